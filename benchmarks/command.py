@@ -93,13 +93,13 @@ def _write(made: Plan, rows: Sequence[Row], record: dict[str, Any]) -> None:
 
 def _draw(made: Plan, rows: Sequence[Row], record: dict[str, Any]) -> None:
     from benchmarks.plot import seconds_figure
-    from jaxsens.core.report.panels import png_bytes, svg_bytes
+    from jaxsens.core.report.panels import figure_bytes
 
     if all(row.seconds is None for row in rows):
         return
     figure = seconds_figure(rows, f"{record['cpu']}, {record['cores']} cores; {record['device']}")
-    write_bytes(made.out / "benchmark.png", png_bytes(figure))
-    write_bytes(made.out / "benchmark.svg", svg_bytes(figure))
+    for format in ("png", "svg"):
+        write_bytes(made.out / f"benchmark.{format}", figure_bytes(figure, format))
 
 
 def _profile(options: Options) -> int:

@@ -26,17 +26,16 @@ from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.files import write_text
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.report.data import load_sweep
-from jaxsens.core.report.report import write_report
 from jaxsens.core.results.measured import Provenance
 from jaxsens.core.results.request import Request
 from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import load_sweep_config
 from jaxsens.core.sweeps.jobs.job import run
 from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.points import Point, PointMetadata, select, write_point
 from jaxsens.core.sweeps.status import sweep_status
-from jaxsens.core.sweeps.sweep import PLAN, PointsJob, Sweep, check_grows, write_points_csv
+from jaxsens.core.sweeps.sweep import PLAN, PointsJob, Sweep, check_grows
 
 MIB = 2**20
 LENGTHS = tuple(range(8, 88, 8))
@@ -188,9 +187,7 @@ def collect(folder: Path) -> str:
 
 def report(folder: Path) -> str:
     """Reads every point, and writes points.csv and the report."""
-    data = load_sweep(folder)
-    write_points_csv(folder, data.metadata, data.plan)
-    page, _ = write_report(data, folder)
+    page = load_sweep(folder).report(folder)
     table = (folder / "points.csv").stat().st_size
     return f"points.csv {table / MIB:.1f} MiB, report.html {page.stat().st_size / MIB:.1f} MiB"
 

@@ -53,7 +53,7 @@ def test_a_sweep_ends_with_tables_plots_and_a_report(faked, config, tmp_path, ca
     assert str(out / "report.html") in printed.replace("\n", "")
     for name in ("points.csv", "summary.csv", "report.html", "sweep.toml", "sweep.json"):
         assert (out / name).stat().st_size > 0
-    assert {path.suffix for path in (out / "figures").iterdir()} == {".png", ".svg"}
+    assert {path.suffix for path in (out / "figures").iterdir()} == {".svg"}
 
 
 def test_a_report_is_made_again_from_the_points(faked, undrawn, config, tmp_path, capsys):
@@ -72,7 +72,7 @@ def test_a_full_disk_is_no_bad_input(monkeypatch, tmp_path, capsys):
     def full(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory / "sweep.json"))
 
-    monkeypatch.setattr("jaxsens.core.report.data.read_plan", full)
+    monkeypatch.setattr("jaxsens.core.sweep.read_plan", full)
     code, _, err = run(capsys, "report", tmp_path)
     assert code == 1
     why = "No space left on device: what was written so far is kept; make room there, then run the same command again"

@@ -83,7 +83,7 @@ def test_a_warning_is_a_line_of_the_command_without_its_source(monkeypatch, conf
         warnings.warn("too few digits", PrecisionWarning, stacklevel=1)
         raise FileNotFoundError(2, "No such file", str(directory))
 
-    monkeypatch.setattr("jaxsens.core.report.data.load_sweep", warned)
+    monkeypatch.setattr("jaxsens.core.sweep.load_sweep", warned)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         assert main(["report", str(tmp_path)]) == 2

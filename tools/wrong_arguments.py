@@ -255,7 +255,7 @@ SPECIAL: dict[str, dict[str, Callable[[], Any]]] = {
     "PretrainedModel": {"text": lambda: "cat"},
     "Restriction": {"word": lambda: np.maximum(prepared()["restriction"].values, 0)},
     "Automaton": {"n": lambda: 3, "tokens": lambda: WORDS}, "Client": {"model": lambda: "m", "tokens": lambda: "t"},
-    "Parity": {"tokens": lambda: WORDS},
+    "Parity": {"tokens": lambda: WORDS}, "SweepResult": {"directory": lambda: prepared()["folder"] / "report"},
     "Dyck": {"log_probabilities": lambda: np.zeros((1, 4)), "prefixes": lambda: np.zeros((1, 4), int)},
 }  # fmt: skip
 """Right arguments of the methods of one object."""
@@ -280,8 +280,8 @@ def calls() -> tuple[Call, ...]:
 FAMILY = logic.PredicateFamily("even", (), lambda value: value % 2 == 0)
 EVEN = logic.Predicate(FAMILY)
 _LEFT_OUT = {
-    "load_checkpoint", "load_influence_matrix", "load_layer_changes", "load_result", "load_worst_input",
-    "phase_diagram", "from_weights", "from_torch", "train", "LogitGrowth",
+    "load_checkpoint", "load_influence_matrix", "load_layer_changes", "load_result", "load_sweep",
+    "load_worst_input", "phase_diagram", "from_weights", "from_torch", "train", "LogitGrowth",
 }  # fmt: skip
 """What is refused with the right arguments too: files that are not there."""
 

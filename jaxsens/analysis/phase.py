@@ -20,8 +20,8 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
-from jaxsens.core.report.data import load_sweep
 from jaxsens.core.report.fits import MINIMUM_LENGTHS, fit_exponents, least_squares, t_interval
+from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import Sweep
 
@@ -59,8 +59,7 @@ class PhaseDiagram:
         1/tau(n) as a multiple of the critical one."""
         from jaxsens.core.report.panels import grid
 
-        heading = "Where softmax becomes sensitive"
-        with grid(heading, 3, 3, (4.4, 3.6)) as (figure, (of_log, of_power, relative)):
+        with grid("", 3, 3, (4.4, 3.6)) as (figure, (of_log, of_power, relative)):
             for axes, family in zip((of_log, of_power), FAMILIES, strict=True):
                 self._draw_slopes(axes, family)
             of_power.sharey(of_log)
@@ -187,7 +186,11 @@ def _predicted(critical: dict[tuple[int, int], float]) -> dict[str, tuple[float,
 def _slopes(points: pandas.DataFrame, schedules: dict[str, Schedule], statistic: str) -> pandas.DataFrame:
     import pandas as pd
 
-    fits = [fit for fit in fit_exponents(points, schedules) if fit.statistic == statistic]
+    fits = [
+        fit
+        for fit in fit_exponents(points.loc[points["variant"].isin([*schedules]), :])
+        if fit.statistic == statistic
+    ]
     rows = []
     for fit in fits:
         schedule = schedules[fit.variant]

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 from rich.console import Console
@@ -37,13 +37,14 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, ProcessLost, collecting
-from jaxsens.core.base.files import only_inside
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.jobs.job import Job, Outcome
     from jaxsens.core.sweeps.points import Point
     from jaxsens.core.sweeps.sweep import Sweep
 
+Format = Literal["svg", "png", "pdf"]
+Width = Literal["page", "one", "two"]
 _SHARE_ABOVE = 60
 _NAMED = 8  # variants, lengths, ... that --list names
 _PLACE = ("coordinator", "processes", "process")
@@ -67,6 +68,8 @@ class SweepOptions:
             nothing.
         example: Print a commented config, and exit.
         allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
+        format: The format of the files in figures/.
+        width: As on the page, or as wide as one column (3.25 inches) or two (6.75) of a paper: the files in figures/.
         quiet: Print only failures and warnings.
     """
 
@@ -78,6 +81,8 @@ class SweepOptions:
     example: Flag = False
     allow_code: Flag = False
     compilation_cache: CacheFolder = None
+    format: Format = "svg"
+    width: Width = "page"
     quiet: Flag = False
 
     @property
@@ -176,10 +181,18 @@ def sweep(
         outcomes = run_whole(sweep, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         print_text(progress, f"{programs}")
-    return finish(sweep, outcomes, out, quiet, part=options.shard is not None)
+    return finish(sweep, outcomes, out, quiet, options.shard is not None, options.format, options.width)
 
 
-def finish(sweep: Sweep, outcomes: Sequence[Outcome], out: Path, quiet: bool, part: bool = False) -> int:
+def finish(
+    sweep: Sweep,
+    outcomes: Sequence[Outcome],
+    out: Path,
+    quiet: bool,
+    part: bool = False,
+    format: Format = "svg",
+    width: Width = "page",
+) -> int:
     """Says how the jobs of a sweep ended, writes its report, and returns the exit code.
 
     Args:
@@ -188,6 +201,7 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], out: Path, quiet: bool, pa
         out: its directory.
         quiet: whether only failures are printed.
         part: whether others measure the points that are missing, so that there is no report before they are there.
+        format, width: of the files in figures/.
     """
     from jaxsens.core.sweeps.jobs.job import why_unwritable
     from jaxsens.core.sweeps.status import counts_text
@@ -200,7 +214,7 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], out: Path, quiet: bool, pa
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     elif not ended:
         try:
-            report(out, quiet=quiet)
+            report(out, format=format, width=width, quiet=quiet)
         except OSError as error:
             print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
             return 1
@@ -251,32 +265,29 @@ def _swept(job: InJob, options: SweepOptions) -> int:
         return code
     # What all processes measured.
     jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
-    return max(code, finish(sweep, [run(one, progress, []) for one in jobs], out, options.quiet))
+    outcomes = [run(one, progress, []) for one in jobs]
+    return max(code, finish(sweep, outcomes, out, options.quiet, False, options.format, options.width))
 
 
-def report(directory: Directory, /, *, quiet: Flag = False) -> int:
+def report(
+    directory: Directory, /, *, format: Format = "svg", width: Width = "page", quiet: Flag = False
+) -> int:
     """Write the tables, plots and report.html of a sweep again.
 
     For example: jaxsens report results/quickstart
 
     Args:
         directory: The --out of `jaxsens sweep` or `jaxsens theorem6`.
+        format: The format of the files in figures/.
+        width: As on the page, or as wide as one column (3.25 inches) or two (6.75) of a paper: the files in figures/.
         quiet: Print only errors.
     """
-    from jaxsens.core.report.data import load_sweep
-    from jaxsens.core.report.page import summary_table
-    from jaxsens.core.report.report import write_report
-    from jaxsens.core.sweeps.sweep import write_points_csv, write_results_csv
+    from jaxsens.core.sweep import load_sweep
 
-    data = load_sweep(directory)
-    with only_inside(directory):
-        write_points_csv(directory, data.metadata, data.plan)
-        for name, table in data.plan.sweep_tables.items():
-            write_results_csv(directory, data.results[name], name, table)
-    page, fits = write_report(data, directory)
+    result = load_sweep(directory)
+    page = result.report(directory, format=format, width=width)
     console = Console(quiet=quiet)
-    console.print(summary_table(fits))
-    print_text(console, f"{page}")
+    print_text(console, f"{result}\n{page}")
     return 0
 
 

@@ -1,23 +1,21 @@
-"""`jaxsens.sweep`: models of the user's own side by side, by length and seed, with the exponents of their changes."""
+"""`jaxsens.sweep`: models of the user's own side by side, by length and seed; and `jaxsens.load_sweep`."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import signal
-import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from jaxsens.core.base.errors import InputError, Problem, Problems, collecting
-from jaxsens.core.base.files import check_ending, try_writing_to, write_text
+from jaxsens.core.base.files import try_writing_to
 from jaxsens.core.base.inputs import plain_numbers
 from jaxsens.core.base.program_cache import programs_kept
 from jaxsens.core.base.registry import read
@@ -29,79 +27,21 @@ from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.sweeps.beyond import check_estimates
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Settings, check_points, check_variant, inputs_of
 from jaxsens.core.sweeps.inputs import RandomWords
-from jaxsens.core.sweeps.jobs.job import Failure
 from jaxsens.core.sweeps.own import own_source, own_words
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, Measurement, select
-from jaxsens.core.sweeps.sweep import Sweep, SweepVariant, row_of, run_sweep
+from jaxsens.core.sweeps.sweep import (
+    Sweep,
+    SweepVariant,
+    read_plan,
+    read_points,
+    read_records,
+    run_sweep,
+    table_rows,
+)
+from jaxsens.core.sweeps.tables import PointTable
 
 if TYPE_CHECKING:
-    import pandas
-    from matplotlib.figure import Figure
-
-    from jaxsens.core.report.data import SweepData
-    from jaxsens.core.report.fits import ExponentFit
-
-
-@dataclass(frozen=True, eq=False)
-class SweepResult:
-    """What `jaxsens.sweep` found: a row for each model, length and seed, and how the statistics scale with n.
-
-    Attributes:
-        data: everything that the report shows.
-        fits: the exponent of each statistic of each model, with its interval, in the order of `exponents`.
-        failures: the points that could not be measured, each with the reason.
-    """
-
-    data: SweepData
-    fits: tuple[ExponentFit, ...]
-    failures: tuple[Failure, ...] = ()
-
-    @property
-    def exponents(self) -> pandas.DataFrame:
-        """A row for each model and statistic: the exponent e of statistic ~ n^e, the mean over seeds of the slope on
-        logarithmic axes; `ci_low` and `ci_high`, its 95 % interval over seeds; whether the slopes between successive
-        lengths bear it out (`settled`); and in words what happens as n grows (`growth`)."""
-        import pandas as pd
-
-        from jaxsens.core.report.page import SUMMARY_COLUMNS
-
-        rows = [row_of(fit, SUMMARY_COLUMNS) | {"growth": fit.growth.value} for fit in self.fits]
-        return pd.DataFrame(rows, columns=[*SUMMARY_COLUMNS, "growth"])
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Returns a row for each model, length and seed, with its statistics: the table of points.csv."""
-        return self.data.points.copy()
-
-    def plot(self) -> Figure:
-        """Returns a figure of the statistics against the length, on logarithmic axes, a line for each model."""
-        from jaxsens.core.report.figures import sensitivity_figure
-        from jaxsens.core.report.panels import variant_styles
-
-        styles, plan = variant_styles(self.data.names), self.data.plan
-        options: dict[str, Any] = {"statistics": plan.statistics, "norm": plan.measurement.measure.kind}
-        return sensitivity_figure(self.data.points, self.fits, styles, **options).figure
-
-    @typed_arguments
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """Writes the report of `jaxsens sweep` as one page, which needs no other file and no network, atomically.
-
-        Raises:
-            InputError: for a path that does not end in .html or .htm.
-        """
-        from jaxsens.core.report.page import drawings, render
-        from jaxsens.core.report.report import build_report
-
-        with collecting("to_html") as problems:
-            check_ending("to_html", path, problems)
-        report = dataclasses.replace(build_report(self.data, self.fits), files={})
-        write_text(Path(path), render(report, *drawings(report)))
-
-    def __repr__(self) -> str:
-        done = f"{len(self.data.metadata)} of {len(self.data.plan.points)} points"
-        return "\n".join([f"SweepResult of {done}", *map(str, self.fits)])
-
-    def _repr_html_(self) -> str:
-        return self.exponents.to_html(index=False, float_format="%.3g")
+    from jaxsens.core.report.sweep_result import SweepResult
 
 
 class SweepInterrupted(KeyboardInterrupt):
@@ -109,7 +49,7 @@ class SweepInterrupted(KeyboardInterrupt):
     call with the same `out` measures the others."""
 
     def __init__(self, partial: SweepResult | None, number: int = signal.SIGINT) -> None:
-        done = 0 if partial is None else len(partial.data.metadata)
+        done = 0 if partial is None else len(partial.metadata)
         super().__init__(f"interrupted after {done} points; see .partial")
         self.partial, self.signal = partial, number
 
@@ -128,6 +68,8 @@ def sweep(
     out: str | os.PathLike[str] | None = None,
 ) -> SweepResult:
     """Measures models of your own at every length with every seed, and fits how their changes scale with the length.
+
+    Says on stderr how far it is: by a bar in terminals and notebooks, by a line a minute in scripts.
 
     All models read the same words. Each is made once before anything is measured, to tell whether it is the one that a
     finished point is of, and once more when it is measured; what is random in it must be drawn by the seed. Compiled
@@ -151,12 +93,13 @@ def sweep(
         flips, measure, engine: as for `flip_sensitivity`, but a function is no measure of a sweep, and the seed of a
             point draws the sample of its flips.
         placement: where, as for `flip_sensitivity`; of this process's devices.
-        out: a folder that is kept, as `jaxsens sweep --out` writes it: `jaxsens status` and `jaxsens report` read it.
+        out: a folder that is kept, as `jaxsens sweep --out` writes it: `jaxsens.load_sweep`, `jaxsens status` and
+            `jaxsens report` read it.
             The same call goes on where it was stopped, and one with more lengths, seeds or models adds them. Models or
             words that have changed are refused there. By default nothing is kept.
 
     Returns:
-        A `SweepResult`: `exponents`, `plot()`, `to_pandas()` and `to_html(path)`.
+        A `SweepResult`: `points`, `exponents`, `plot()`, `to_latex()` and `report(directory)`.
 
     Warns:
         UserWarning: if some points failed; `failures` has them all.
@@ -196,14 +139,51 @@ def sweep(
         return _run(planned, Path(directory))
 
 
+@typed_arguments
+def load_sweep(directory: str | os.PathLike[str]) -> SweepResult:
+    """Reads a sweep, finished or not, from the folder that `jaxsens sweep --out` or `jaxsens.sweep(out=...)` wrote.
+
+    Each point's file is read once, with the flips of one point in memory at a time.
+
+    >>> result = load_sweep("results/quickstart")  # doctest: +SKIP
+    >>> result.exponents  # doctest: +SKIP
+
+    Raises:
+        InputError: if this is not a sweep directory, no point of it is finished, or a file is damaged.
+    """
+    from jaxsens.core.report.data import FlipTables
+    from jaxsens.core.report.sweep_result import SweepResult
+
+    folder, plan = Path(directory), read_plan(directory)
+    metadata, tables = [], FlipTables()
+    for point, flips in read_points(folder, plan):
+        metadata.append(point)
+        key = (point.variant, point.n, point.seed)
+        if flips.n == point.n:  # a boundary symbol that does not count in n moves the positions
+            tables.add(*key, flips.positions, flips.norms, flips.resolution, flips.readout)
+        if flips.measure.indicator:
+            tables.add_decisions(*key, flips)
+    if not metadata:
+        raise InputError.of(
+            "directory",
+            str(directory),
+            f"none of its {len(plan.points)} points is finished; run the sweep first",
+        )
+    results = {
+        name: table_rows(name, table, metadata)
+        if isinstance(table, PointTable)
+        else read_records(folder, plan, name)
+        for name, table in plan.sweep_tables.items()
+    }
+    return SweepResult(plan, tuple(metadata), tables, results)
+
+
 def _run(planned: Sweep, folder: Path) -> SweepResult:
     """Measures what is not done yet, and reads all of it."""
     import jax
 
-    from jaxsens.core.report.data import load_sweep
-    from jaxsens.core.report.fits import fit_exponents
-
-    console = Console(stderr=True, quiet=not sys.stderr.isatty())
+    # rich's own bar of a notebook needs ipywidgets, and warns without them: the one of a terminal does in both.
+    console = Console(stderr=True, force_jupyter=False, force_terminal=True if Console().is_jupyter else None)
     try:
         # A cache that the user gave JAX is left as it is.
         with nullcontext() if jax.config.jax_compilation_cache_dir else programs_kept():  # pyright: ignore[reportAttributeAccessIssue]
@@ -214,8 +194,7 @@ def _run(planned: Sweep, folder: Path) -> SweepResult:
         ) from error
     result = None
     if outcome.finished:
-        data = load_sweep(folder)
-        result = SweepResult(data, fit_exponents(data.points), outcome.failures)
+        result = dataclasses.replace(load_sweep(folder), failures=outcome.failures)
     if outcome.stopped_by is not None:
         raise SweepInterrupted(result, outcome.stopped_by)
     if outcome.unwritable:

@@ -109,11 +109,11 @@ class Folder:
 
     @property
     def name(self) -> str:
-        """What the model is called: its name at the hub if the folder is in the hub's cache, else the folder's."""
+        """What the model is called: its name at the hub if it is in the hub's cache, else the path that was given."""
         here = self.path.resolve()
         if here.parent.name == "snapshots":
             return here.parent.parent.name.removeprefix("models--").replace("--", "/")
-        return here.name
+        return self.path.as_posix() if self.path.name else here.name  # "." says nothing
 
     def pooling(self, problems: Problems) -> int | str | None:
         """Returns the readout that a sentence encoder's 1_Pooling/config.json names; None if there is no such file.

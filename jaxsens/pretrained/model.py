@@ -102,7 +102,7 @@ class PretrainedModel(DescribedModel):
         tokenizer: the folder's.
         family: its `model_type`.
         folder: where it was read from.
-        name: its name at the hub if the folder is in the hub's cache, otherwise that of the folder.
+        name: its name at the hub if the folder is in the hub's cache, otherwise the path that was given.
         padding: the id that the family leaves out when it counts positions; None if it counts all.
         labels: the names of a classifier's labels, by the number of the output; empty for other outputs.
     """

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.core.results.pictures.picture import fragment
+from jaxsens.core.results.pictures.picture import page
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.service.worker.question import Question
 
@@ -27,7 +27,7 @@ def as_page(result: FlipSensitivity) -> bytes:
 
 def as_fragment(result: FlipSensitivity) -> bytes:
     """Returns the same as a part of a page."""
-    return fragment(result.view()).encode()
+    return page(result.view()).encode()
 
 
 def as_json(result: FlipSensitivity) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 import jaxsens
-from jaxsens.core.report.panels import png_bytes
+from jaxsens.core.report.panels import figure_bytes
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import run_sweep
 from tests.pretrained.folders import write_folder
@@ -59,7 +59,7 @@ def test_the_diagram_has_the_slopes_of_the_sweep_and_the_line_of_its_scores(fold
     exponent, low, high = found.predicted["n"]
     assert exponent == pytest.approx(slopes.mean())
     assert low <= exponent <= high
-    assert png_bytes(found.plot(), dpi=40).startswith(b"\x89PNG")
+    assert figure_bytes(found.plot(), "png", dpi=40).startswith(b"\x89PNG")
     assert "log n" in repr(found)
 
 

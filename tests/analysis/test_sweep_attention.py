@@ -17,9 +17,8 @@ from jaxsens.analysis.tables.report import (
     attention_table,
 )
 from jaxsens.analysis.tables.sweep import ATTENTION_COLUMNS, ATTENTION_STATISTICS
-from jaxsens.core.report.data import load_sweep
-from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.report.report import build_report
+from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import run_sweep
 from tests.core.sweeps.tiny import problems_of, quiet
@@ -88,7 +87,7 @@ def test_the_table_has_the_means_over_words_rows_and_flipped_keys(swept):
 def test_the_report_shows_each_statistic_by_layer(swept):
     folder, _, _ = swept
     data = load_sweep(folder)
-    report = build_report(data, fit_exponents(data.points))
+    report = build_report(data)
     section = next(section for section in report.sections if section.heading == "Attention")
     assert [figure.name for figure in section.figures] == [
         f"attention-{name}" for name in ATTENTION_STATISTICS

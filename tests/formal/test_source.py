@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from jaxsens.core.base.errors import PrecisionWarning, Problems
-from jaxsens.core.report.data import load_sweep
+from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sources import read_source

@@ -182,7 +182,7 @@ def test_a_sentence_encoders_dense_modules_map_what_is_pooled(pooling, activatio
     refused("folder", jaxsens.load_pretrained, tmp_path)
 
 
-def test_a_model_has_its_name_at_the_hub_or_that_of_its_folder(tmp_path, monkeypatch):
+def test_a_model_has_its_name_at_the_hub_or_the_path_that_was_given(tmp_path, monkeypatch):
     folder = tmp_path / "models--some--encoder" / "snapshots" / "0f1e"
     folder.mkdir(parents=True)
     write_folder(folder)
@@ -190,6 +190,9 @@ def test_a_model_has_its_name_at_the_hub_or_that_of_its_folder(tmp_path, monkeyp
     write_folder(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert jaxsens.load_pretrained(".").name == tmp_path.name
+    (tmp_path / "models" / "model").mkdir(parents=True)
+    write_folder(tmp_path / "models" / "model")
+    assert jaxsens.load_pretrained("models/model").name == "models/model"
 
 
 @pytest.mark.long

@@ -8,7 +8,6 @@ import math
 import numpy as np
 import pytest
 
-from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.report.report import build_report
 from jaxsens.theory.tables.report import BoundsData, bounds_sections
 from jaxsens.theory.tables.sweep import BoundRecord
@@ -213,6 +212,6 @@ def test_maxima_that_are_known_exactly_are_marked_apart_from_those_that_were_sea
 
 def test_the_report_of_a_sweep_has_the_sections():
     records = data(soft, hard).records
-    report = build_report(sweep_data(TABLE, bounds=records), fit_exponents(TABLE))
+    report = build_report(sweep_data(TABLE, bounds=records))
     headings = [section.heading for section in report.sections]
     assert headings.index("Bounds over all inputs") < headings.index("Inputs that matter")

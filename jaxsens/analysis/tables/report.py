@@ -11,18 +11,16 @@ import numpy as np
 
 from jaxsens.analysis.tables.sweep import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
 from jaxsens.core.base.errors import rule_for
-from jaxsens.core.report.data import SweepData, evenly, spreads
-from jaxsens.core.report.figures import ReportFigure, falling, fitted_power, panel_figure, undrawn
+from jaxsens.core.report.data import spreads
+from jaxsens.core.report.figures import ReportFigure, fitted_power, panel_figure, powers
 from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import Guide, Line, Panel, line_style
+from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 
 if TYPE_CHECKING:
     import pandas
-
-MOST_LAYERS = 6
-"""The largest number of layers that a figure has panels for: the first and last, and others evenly between."""
 
 NAMES = {
     "largest": "largest attention weight",
@@ -73,8 +71,8 @@ class AttentionData:
 
     @cached_property
     def layers(self) -> tuple[int, ...]:
-        """The layers that figures show."""
-        return evenly(range(max(int(layer) for layer in self.table["layer"]) + 1), MOST_LAYERS)
+        """The layers, the first first."""
+        return tuple(sorted({int(layer) for layer in self.table["layer"]}))
 
     @cached_property
     def fits(self) -> dict[tuple[str, int, str], ExponentFit]:
@@ -130,8 +128,7 @@ def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
     scale = text("attention-entropy" if statistic == "entropy" else "attention-log")
     about = f"{name} against input length for {enumeration(data.variants)}."
     layout: dict[str, Any] = {"columns": min(3, len(panels)), "width": 4.8, "height": 2.8}
-    not_drawn = undrawn("layer ", (int(k) + 1 for k in data.table["layer"]), (k + 1 for k in data.layers))
-    caption = [f"{name} by layer.", heads, text("spread"), scale, not_drawn]
+    caption = [f"{name} by layer.", heads, text("spread"), scale]
     return panel_figure(f"attention-{statistic}", caption, about, panels, HEADINGS[statistic], **layout)
 
 
@@ -144,7 +141,7 @@ def _panel(data: AttentionData, statistic: str, layer: int, lengths: Sequence[in
         label = name if statistic == "entropy" else f"{name}:  {fitted_power(fit)}"
         lines.append(Line(label, line_style(k), values))
     log = statistic != "entropy"
-    guides = falling("1/n", lines, lengths[0], lengths[-1])
+    guides = powers(lines, (lengths[0], lengths[-1]), {"1/n": -1})
     if not log:
         guides = (Guide("log n", lengths, [float(np.log(n)) for n in lengths]),)
     return Panel(f"Layer {layer + 1}", NAMES[statistic], lines, lengths, guides, log=log)

@@ -7,63 +7,69 @@ as(f) its mean over the inputs measured (Bhattamishra et al. 2023; Kover et al. 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib import ticker
 from matplotlib.figure import Figure
 
-from jaxsens.core.report.data import Decisions
-from jaxsens.core.report.figures import ReportFigure, undrawn
+from jaxsens.core.report.data import FlipTables
+from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.report.fits import LEVEL, enumeration, t_interval
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
-from jaxsens.core.report.panels import grid, legend_below, legend_handle, variant_styles
+from jaxsens.core.report.panels import Shape, grid, legend_below, legend_handle, line_style, variant_styles
 from jaxsens.core.report.texts import text
+
+if TYPE_CHECKING:
+    import pandas
 
 BINS = 20
 """The number of bars of a histogram over models, from 0 to the largest value."""
 
 
-def decision_sections(decisions: Decisions) -> list[Section]:
-    """The sections of a report: over inputs, if some point measured all flips, and over models."""
+def decision_sections(flips: FlipTables) -> list[Section]:
+    """The sections of a report: over inputs, where all flips were measured, and over models; none without decisions."""
+    models, shares = flips.models, flips.shares
+    if models.empty:
+        return []
     sections = []
-    if decisions.profiles:
-        sections.append(Section("At how many flips an input is sensitive", figures=[input_figure(decisions)]))
-    figures, tables = [model_figure(decisions)], [model_table(decisions)]
+    if shares:
+        sections.append(Section("At how many flips an input is sensitive", figures=[input_figure(shares)]))
+    figures, tables = [model_figure(models)], [model_table(models)]
     sections.append(Section("The models of the seeds", figures=figures, tables=tables))
     return sections
 
 
-def input_figure(decisions: Decisions) -> ReportFigure:
-    """The distribution of s(f, x) over inputs: a panel per variant, a line per length. With a profile at least."""
-    variants = [name for name in decisions.variants if any(name == key for key, _ in decisions.profiles)]
+def input_figure(shares: Mapping[tuple[str, int], np.ndarray]) -> ReportFigure:
+    """The distribution of s(f, x) over inputs: a panel per variant, a line per length. shares: at least one."""
+    variants = [*dict.fromkeys(variant for variant, _ in shares)]
     return ReportFigure(
         name="sensitivity-distribution",
-        caption=f"{text('distribution')} {_undrawn(decisions)}".rstrip(),
+        heading="How many flips of an input change the decision?",
+        caption=text("distribution"),
         description=f"How many flips change the decision, over inputs, for {enumeration(variants)}.",
-        draw=partial(_draw_inputs, decisions, variants),
+        draw=partial(_draw_inputs, shares, variants),
+        panels=len(variants),
     )
 
 
-def model_figure(decisions: Decisions) -> ReportFigure:
+def model_figure(models: pandas.DataFrame) -> ReportFigure:
     """Histograms of the average sensitivity per position over seeds: a panel per length, a line per variant."""
     return ReportFigure(
         name="sensitivity-models",
-        caption=f"{text('models-of-seeds')} {_undrawn(decisions)}".rstrip(),
-        description=f"The average sensitivity of the models of {enumeration(decisions.variants)}.",
-        draw=partial(_draw_models, decisions),
+        heading="How sensitive are the decisions of these models?",
+        caption=text("models-of-seeds"),
+        description=f"The average sensitivity of the models of {enumeration(models['variant'].unique())}.",
+        draw=partial(_draw_models, models),
+        panels=len({*models["n"]}),
     )
 
 
-def _undrawn(decisions: Decisions) -> str:
-    return undrawn("n = ", (int(n) for n in decisions.models["n"]), decisions.lengths)
-
-
-def model_table(decisions: Decisions) -> ReportTable:
+def model_table(models: pandas.DataFrame) -> ReportTable:
     """A row per variant and length: the average sensitivity over models, and the extremes over inputs."""
-    models: Any = decisions.models.groupby(["variant", "n"], sort=False)
+    groups: Any = models.groupby(["variant", "n"], sort=False)
     columns: dict[str, Callable[[Any], str]] = {
         "variant": lambda one: one[0][0],
         "n": lambda one: str(one[0][1]),
@@ -74,7 +80,7 @@ def model_table(decisions: Decisions) -> ReportTable:
         "largest minimum": lambda one: _integer(one[1]["smallest"].max()),
         "maximum": lambda one: _integer(one[1]["largest"].max()),
     }
-    return table_of(text("table-of-decisions", level=LEVEL), models, columns, numeric=7)
+    return table_of(text("table-of-decisions", level=LEVEL), groups, columns, numeric=7)
 
 
 def _integer(value: float) -> str:
@@ -88,43 +94,42 @@ def _with_interval(values: Any) -> str:
     return text if math.isnan(low) else f"{text} [{low:.3g}, {high:.3g}]"
 
 
-def _draw_inputs(decisions: Decisions, variants: Sequence[str]) -> Figure:
-    styles = variant_styles([f"n = {n}" for n in decisions.lengths])
-    heading = "How many flips of an input change the decision?"
-    with grid(heading, len(variants), 3, (4.3, 3.0), (0.0, 0.9), sharey=True) as (figure, places):
+def _draw_inputs(
+    shares: Mapping[tuple[str, int], np.ndarray], variants: Sequence[str], shape: Shape
+) -> Figure:
+    styles = {n: line_style(k) for k, n in enumerate(sorted({n for _, n in shares}))}
+    margin = (0.0, 0.2 + 0.2 * math.ceil(len(styles) / 4))
+    with grid("", len(variants), 3, (4.3, 3.0), margin, shape, sharey=True) as (figure, places):
         for k, (axes, variant) in enumerate(zip(places, variants, strict=True)):
-            axes.set_title(variant, fontsize=12, fontweight="bold")
-            for (label, style), n in zip(styles.items(), decisions.lengths, strict=True):
-                if (shares := decisions.profiles.get((variant, n))) is not None:
-                    counts = np.flatnonzero(shares)
+            axes.set_title(variant)
+            for n, style in styles.items():
+                if (of_length := shares.get((variant, n))) is not None:
+                    counts = np.flatnonzero(of_length)
                     look = {"color": style.colour, "marker": style.marker, "linestyle": style.linestyle}
-                    axes.plot(counts, shares[counts], label=label, markersize=4.5, linewidth=1.4, **look)
+                    axes.plot(counts, of_length[counts], label=f"n = {n}", **look)
             axes.set_yscale("log")
             axes.set_xlabel("flips that change the decision, s(f, x)")
             axes.xaxis.set_major_locator(ticker.MaxNLocator(integer=True))
-            if k % 3 == 0:
+            if k == 0:
                 axes.set_ylabel("share of inputs")
-        legend_below(figure, [legend_handle(label, style) for label, style in styles.items()], 4)
+        legend_below(figure, [legend_handle(f"n = {n}", style) for n, style in styles.items()], 4)
     return figure
 
 
-def _draw_models(decisions: Decisions) -> Figure:
-    styles = variant_styles(decisions.variants)
-    values: Any = decisions.models["per_position"].dropna()
+def _draw_models(models: pandas.DataFrame, shape: Shape) -> Figure:
+    styles = variant_styles([*models["variant"].unique()])
+    values: Any = models["per_position"].dropna()
     largest = float(values.max()) if (values > 0).any() else 1.0
-    edges = np.linspace(0, largest, BINS + 1)
-    count = len(decisions.lengths)
-    heading = "How sensitive are the decisions of these models?"
-    with grid(heading, count, 2 if count == 4 else count, (4.6, 2.9), (0.0, 0.9)) as (figure, places):
-        for axes, n in zip(places, decisions.lengths, strict=True):
-            axes.set_title(f"n = {n}", fontsize=12, fontweight="bold")
+    edges, lengths = np.linspace(0, largest, BINS + 1), sorted({int(n) for n in models["n"]})
+    columns = 2 if len(lengths) == 4 else 3
+    with grid("", len(lengths), columns, (4.6, 2.9), (0.0, 0.6), shape) as (figure, places):
+        for axes, n in zip(places, lengths, strict=True):
+            axes.set_title(f"n = {n}")
             for variant, style in styles.items():
-                models: Any = decisions.models
-                chosen = (models["variant"] == variant) & (models["n"] == n)
-                counts, _ = np.histogram(models["per_position"][chosen].dropna(), edges)
+                chosen: Any = models[(models["variant"] == variant) & (models["n"] == n)]
+                counts, _ = np.histogram(chosen["per_position"].dropna(), edges)
                 axes.stairs(counts, edges, color=style.colour, linewidth=1.8, linestyle=style.linestyle)
             axes.set_xlabel("average sensitivity per position")
             axes.set_ylabel("number of models")
-        handles = [legend_handle(label, style, marker="") for label, style in styles.items()]
-        legend_below(figure, handles, 4)
+        legend_below(figure, [legend_handle(label, style, marker="") for label, style in styles.items()], 4)
     return figure

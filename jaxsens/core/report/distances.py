@@ -17,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
-from jaxsens.core.report.data import DISTANCE_COLUMNS, evenly, having
+from jaxsens.core.report.data import DISTANCE_COLUMNS, having
 from jaxsens.core.report.figures import (
     ReportFigure,
     about_inexact,
     change_label,
-    falling,
     measured_line,
     panel_figure,
-    undrawn,
+    powers,
 )
 from jaxsens.core.report.fits import ExponentFit, Growth, enumeration, fit_exponent
 from jaxsens.core.report.page import Section
@@ -40,11 +39,8 @@ if TYPE_CHECKING:
 READ_AT = 0.5
 """Where the figure has distance 0 on its logarithmic axis."""
 
-MOST_LENGTHS = 5
-"""The largest number of lengths in a panel."""
-
 FEWEST = 6
-"""The fewest distances at which a length is drawn and fitted."""
+"""The fewest distances at which a length is fitted."""
 
 NEGLIGIBLE = 2.0**-52
 """A mean change smaller than the largest of its variant and length by this factor is no part of a fit: beside it, the
@@ -132,7 +128,7 @@ class Distances:
     """The mean change by distance of a sweep.
 
     Attributes:
-        table: of `jaxsens.core.report.data.DistanceBuilder`.
+        table: `jaxsens.core.report.data.FlipTables.distances`.
         variants: in the order of the config.
         norm: what was measured of the output's change.
     """
@@ -172,8 +168,8 @@ class Distances:
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths that are drawn: the longest, and others evenly between it and the shortest."""
-        return evenly(sorted({one.n for one in self.fits}), MOST_LENGTHS)
+        """The lengths, the shortest first."""
+        return tuple(sorted({int(n) for n in self.table["n"]}))
 
 
 def _explained(
@@ -212,11 +208,10 @@ def distance_figure(distances: Distances) -> ReportFigure:
     """The mean change against the distance, log-log: a panel per variant, a line per length."""
     styles = variant_styles([f"n = {n}" for n in distances.lengths])
     panels = [_panel(distances, variant, styles) for variant in distances.fitted_variants]
-    not_drawn = undrawn("n = ", (int(n) for n in distances.table["n"]), distances.lengths)
     caption = text("distance", fewest=FEWEST, spread=text("spread"), strip=text("strip"))
     return panel_figure(
         "distance",
-        [caption, not_drawn, *about_inexact(panels)],
+        [caption, *about_inexact(panels)],
         f"Mean change against distance to the readout for {enumeration(distances.fitted_variants)}.",
         panels,
         "How does the effect of a flip depend on its distance to the row that is read?",
@@ -246,7 +241,7 @@ def _panel(
         y_label=f"mean {change_label(distances.norm)}",
         x_label="distance to the row that is read",
         lines=lines,
-        guides=falling("1/d", lines, 1.0, float(farthest)),
+        guides=powers(lines, (1.0, float(farthest)), {"1/d": -1}),
         ticks=ticks,
         tick_names={READ_AT: "0"},
     )

@@ -29,11 +29,14 @@ from jaxsens.core.report.fits import (
     summary_sentence,
 )
 from jaxsens.core.report.panels import (
+    NARROW,
+    PAGE,
     SMALL,
     Guide,
     Line,
     LineStyle,
     Panel,
+    Shape,
     draw_panels,
     grid,
     log_marks,
@@ -59,40 +62,39 @@ class ReportFigure:
 
     Attributes:
         name: of its files, without an ending.
+        heading: what it asks; may be empty.
         caption: how to read it.
         description: what it shows, for readers who cannot see it.
-        draw: makes the drawing.
-        narrow: makes a drawing for narrow screens, one panel below the other; None if `draw` does for all.
+        draw: makes the drawing in a shape.
+        panels: the number of panels that stand below one another where there is little room.
         turns_dark: whether the page may invert its lightness in dark mode; not if its colours mean lightness.
     """
 
     name: str
+    heading: str
     caption: str
     description: str
-    draw: Callable[[], Figure]
-    narrow: Callable[[], Figure] | None = None
+    draw: Callable[[Shape], Figure]
+    panels: int = 1
     turns_dark: bool = True
 
     @cached_property
     def figure(self) -> Figure:
-        """The drawing, made at the first use and kept."""
-        return self.draw()
+        """The drawing of the page, made at the first use and cached."""
+        return self.draw(PAGE)
+
+    @property
+    def narrow(self) -> Figure | None:
+        """The drawing for narrow screens; None if the one of the page does."""
+        return self.draw(NARROW) if self.panels > 1 else None
 
 
 def panel_figure(
     name: str, caption: Iterable[str], description: str, panels: Sequence[Panel], heading: str, **layout: Any
 ) -> ReportFigure:
     """A figure of panels. caption: its sentences; empty ones are left out. layout: as `draw_panels` takes it."""
-    draw = partial(draw_panels, panels, heading=heading, **layout)
-    narrow = partial(draw, columns=1) if len(panels) > 1 else None
-    return ReportFigure(name, " ".join(filter(None, caption)), description, draw, narrow)
-
-
-def falling(label: str, lines: Iterable[Line], start: float, end: float) -> tuple[Guide, ...]:
-    """The law 1/x between two places, from the highest value of the lines on; none where nothing is above 0."""
-    spreads_from = (value for line in lines for place, value in line.values.items() if place >= start)
-    highest = max((value.high for value in spreads_from if value.high > 0), default=0.0)
-    return (Guide(label, (start, end), (highest, highest * start / end)),) if highest and end > start else ()
+    draw = partial(draw_panels, panels, **layout)
+    return ReportFigure(name, heading, " ".join(filter(None, caption)), description, draw, len(panels))
 
 
 def sensitivity_figure(
@@ -101,8 +103,6 @@ def sensitivity_figure(
     styles: Mapping[str, LineStyle],
     *,
     statistics: Sequence[str],
-    name: str = "sensitivity",
-    heading: str = "How much does the output change when one symbol of the input is exchanged?",
     norm: str = "l2",
 ) -> ReportFigure:
     """Statistics against input length, log-log: a panel per statistic, a line per variant, exponents in the legend.
@@ -112,14 +112,20 @@ def sensitivity_figure(
         fits: of every variant in `styles` and every statistic in `statistics`.
         styles: of the variants, in the order of the legend.
         statistics: which ones.
-        name: of the figure's files.
-        heading: above the panels.
         norm: of the change of the output: "l1", "l2" or "linf".
     """
-    panels = [sensitivity_panel(points, fits, styles, statistic=one, norm=norm) for one in statistics]
-    caption = text("sensitivity", spread=text("spread"), strip=text("strip"))
+    labels = {(fit.variant, fit.statistic): f"{fit.variant}:  {fitted_power(fit)}" for fit in fits}
+    panels = []
+    for statistic in statistics:
+        of_statistic = {variant: labels[variant, statistic] for variant in styles}
+        panels.append(sensitivity_panel(points, of_statistic, styles, statistic=statistic, norm=norm))
+    caption = text("sensitivity", level=LEVEL, spread=text("spread"), strip=text("strip"))
     description = " ".join(summary_sentence(fits, statistic) for statistic in statistics)
-    return panel_figure(name, [caption, *about_inexact(panels)], description, panels, heading)
+    one_of_decisions = any(statistic in OF_DECISIONS for statistic in statistics)
+    asks = (
+        "often does a flip change the decision" if one_of_decisions else "much does a flip change the output"
+    )
+    return panel_figure("sensitivity", [caption, *about_inexact(panels)], description, panels, f"How {asks}?")
 
 
 def about_inexact(panels: Iterable[Panel]) -> list[str]:
@@ -139,23 +145,20 @@ def measured_line(
     points: pandas.DataFrame, variant: str, statistic: str, label: str, style: LineStyle
 ) -> Line:
     """A statistic of a variant against input length, with what is not exact marked."""
-    hollow, bounds, intervals = inexact(points, variant, statistic)
-    return Line(label, style, spreads(points, variant, statistic), hollow, intervals, bounds)
+    return Line(label, style, spreads(points, variant, statistic), **inexact(points, variant, statistic))
 
 
 def sensitivity_panel(
     points: pandas.DataFrame,
-    fits: Sequence[ExponentFit],
+    labels: Mapping[str, str],
     styles: Mapping[str, LineStyle],
     *,
     statistic: str,
     norm: str = "l2",
 ) -> Panel:
-    """One statistic against input length. Add further lines and guides with `dataclasses.replace`."""
-    of_statistic = {fit.variant: fit for fit in fits if fit.statistic == statistic}
+    """One statistic against input length: a line for each variant of `styles`, with its label."""
     lines = [
-        measured_line(points, variant, statistic, f"{variant}:  {fitted_power(of_statistic[variant])}", style)
-        for variant, style in styles.items()
+        measured_line(points, variant, statistic, labels[variant], style) for variant, style in styles.items()
     ]
     lengths = sorted({int(n) for n in points["n"]})
     title, each = statistic_name(statistic), " per position" if statistic == PER_POSITION else ""
@@ -163,9 +166,8 @@ def sensitivity_panel(
         title=title[:1].upper() + title[1:],
         y_label=change_label(norm) if statistic not in OF_DECISIONS else f"number of flips{each}",
         lines=lines,
-        guides=_slope_guides(lines, lengths, slopes_of(statistic)),
+        guides=powers(lines, (lengths[0], lengths[-1]), slopes_of(statistic)),
         ticks=lengths,
-        legend_title=f"Fitted power of n [{LEVEL} interval over seeds]",
     )
 
 
@@ -211,18 +213,18 @@ def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "
     drawn = [variant for variant in variants if any(variant == name for name, _ in profiles)]
     return ReportFigure(
         name="profiles",
+        heading="Where in the input does a flip change the output?",
         caption=text("profiles"),
         description=f"Sensitivity by position and input length for {enumeration(drawn)}.",
         draw=partial(_draw_profiles, profiles, drawn, norm),
-        narrow=partial(_draw_profiles, profiles, drawn, norm, columns=1) if len(drawn) > 1 else None,
+        panels=len(drawn),
         turns_dark=False,
     )
 
 
-def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, columns: int = 3) -> Figure:
+def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: Shape) -> Figure:
     colours, clipped = _colour_scale(profiles)
-    heading = "Where in the input does a flip change the output?"
-    with grid(heading, len(drawn), columns, (4.2, 2.9), (0.9, 0.5)) as (figure, places):
+    with grid("", len(drawn), 3, (4.2, 2.9), (0.9, 0.3), shape) as (figure, places):
         for axes, variant in zip(places, drawn, strict=True):
             own = {n: means for (name, n), means in profiles.items() if name == variant}
             _draw_heat_map(axes, variant, own, colours)
@@ -253,12 +255,6 @@ def fitted_power(fit: ExponentFit) -> str:
     return f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
 
 
-def undrawn(what: str, values: Iterable[int], drawn: Iterable[int]) -> str:
-    """Which lengths, or layers, of those that are known a figure does not draw, in words; empty if it draws all."""
-    missing = sorted({*values} - {*drawn})
-    return text("undrawn", which=enumeration(f"{what}{one}" for one in missing)) if missing else ""
-
-
 def change_label(norm: str) -> str:
     """The measured quantity, for an axis, on two lines."""
     return rule_for("the report", "measure", norm, Measure.kinds).label.format("\n")
@@ -273,22 +269,18 @@ def slopes_of(statistic: str) -> dict[str, float]:
     return {"constant": 0, "1/n": -1}
 
 
-def _slope_guides(
-    lines: Sequence[Line], lengths: Sequence[int], slopes: Mapping[str, float]
+def powers(
+    lines: Iterable[Line], ends: tuple[float, float], exponents: Mapping[str, float]
 ) -> tuple[Guide, ...]:
-    """Slopes from one point at the left end, the highest of which ends above the largest value; none without positive
-    values at two lengths."""
-    highest = max(
-        (value.high for line in lines for value in line.values.values() if value.high > 0), default=0.0
-    )
-    if highest == 0 or len(lengths) < 2:
+    """Powers of x between two places, from one point at the left end; the highest ends above the largest value there.
+    None where nothing is above 0, or with a single place."""
+    spreads_between = (value for line in lines for place, value in line.values.items() if place >= ends[0])
+    highest = max((value.high for value in spreads_between if value.high > 0), default=0.0)
+    if highest == 0 or ends[0] == ends[1]:
         return ()
-    ends, steepest = (lengths[0], lengths[-1]), max(0, *slopes.values())
-    start = 1.3 * highest * (ends[0] / ends[1]) ** steepest
-    return tuple(
-        Guide(name, ends, tuple(start * (n / ends[0]) ** slope for n in ends))
-        for name, slope in slopes.items()
-    )
+    growth = ends[1] / ends[0]
+    start = 1.3 * highest / growth ** max(0, *exponents.values(), 0)
+    return tuple(Guide(name, ends, (start, start * growth**each)) for name, each in exponents.items())
 
 
 def _colour_scale(profiles: Profiles) -> tuple[LogNorm | None, bool]:
@@ -307,7 +299,7 @@ def _draw_heat_map(
     axes: Axes, variant: str, rows: Mapping[int, Float[np.ndarray, " cells"]], colours: LogNorm | None
 ) -> None:
     """Draws one row a length."""
-    axes.set_title(variant, fontsize=12, fontweight="bold")
+    axes.set_title(variant)
     for row, means in enumerate(rows.values()):
         edges = np.linspace(0, 1, means.size + 1)
         heights = np.array([row, row + 1])

@@ -42,6 +42,13 @@ TOLERANCE = 0.1
 """An exponent this close to 0, -1, 1/2 or 1 is about that power of n. A local slope this close to the exponent agrees
 with it."""
 
+SUMMARY_COLUMNS = (
+    *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds"),
+    *("values", "zeros", "bounds", "unresolved", "settled"),
+)
+"""The columns of summary.csv. Of `values`, `points` entered the fit. `zeros` counts those left out because they are
+exactly 0, `bounds` because they are only bounds, `unresolved` because the arithmetic does not resolve them."""
+
 STATISTIC_NAMES = {
     "mean": "mean change over all flips",
     "max": "largest change over all flips",
@@ -62,6 +69,7 @@ class Growth(enum.Enum):
     FLAT = "stays about constant"
     GROWS = "grows"
     UNCLEAR = "shows no clear trend"
+    UNKNOWN = "has too few values for a trend"
     ZERO = "is exactly 0"
 
 
@@ -157,7 +165,9 @@ class ExponentFit:
             return Growth.ZERO
         if self.law == 0 or self.law == -1:
             return Growth.FLAT if self.law == 0 else Growth.INVERSE
-        if math.isnan(self.exponent) or self.may_be(0):
+        if math.isnan(self.exponent):
+            return Growth.UNKNOWN
+        if self.may_be(0):
             return Growth.UNCLEAR
         return Growth.FALLS if self.exponent < 0 else Growth.GROWS
 
@@ -206,6 +216,8 @@ class ExponentFit:
         plural = {name: name if name == "unresolved" else f"{name}s" for name in counts}
         parts = [f"{count} {plural[name] if count > 1 else name}" for name, count in counts.items() if count]
         left_out = f"{enumeration(parts)} left out of {self.values} values" if parts else ""
+        if counts["other"] == self.values:  # where there is no slope, nothing is left out of one
+            left_out = ""
         missing = "" if self.seeds else f"no seed has {MINIMUM_LENGTHS} values for a slope"
         return "; ".join(filter(None, (self.unsettled, missing, left_out)))
 
@@ -229,14 +241,11 @@ class ExponentFit:
         return f"{self.variant}: {self.statistic} {self.growth.value}{f' ({note})' if note else ''}"
 
 
-def fit_exponents(
-    points: pandas.DataFrame, variants: Iterable[str] | None = None, minimum_length: int = 1
-) -> tuple[ExponentFit, ...]:
+def fit_exponents(points: pandas.DataFrame, minimum_length: int = 1) -> tuple[ExponentFit, ...]:
     """Fits every statistic of every variant: all statistics of the first variant, then of the next.
 
     Args:
         points: a table with the columns of points.csv.
-        variants: those to fit, in this order; None for all of them, in the order of the table.
         minimum_length: shorter inputs do not enter the fits.
 
     Raises:
@@ -249,7 +258,7 @@ def fit_exponents(
             "a statistic is negative or infinite, which no norm can be: measure that point again",
         )
     fits = []
-    for variant in dict.fromkeys(points["variant"]) if variants is None else variants:
+    for variant in dict.fromkeys(points["variant"]):
         rows = points.query("variant == @variant")
         for statistic in statistic_columns(points):
             columns = (rows["n"], rows[statistic], rows["seed"])

@@ -1,7 +1,4 @@
-"""What a report's page is made of: tables as rows of text, and sections; and the page, one self-contained HTML file.
-
-The exponents are also a table for a terminal, and summary.csv.
-"""
+"""What a report's page is made of: tables as rows of text, and sections; and the page, one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -10,35 +7,25 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import jinja2
+from matplotlib.figure import Figure
 
 from jaxsens.core.base.files import write_bytes, write_text
 from jaxsens.core.base.stopping import check
 from jaxsens.core.base.text import duration
-from jaxsens.core.report.data import SweepData
 from jaxsens.core.report.figures import ReportFigure
-from jaxsens.core.report.fits import LEVEL, ExponentFit, signed
-from jaxsens.core.report.panels import png_bytes, svg_bytes
+from jaxsens.core.report.fits import LEVEL, SUMMARY_COLUMNS, ExponentFit, signed
+from jaxsens.core.report.panels import SHAPES, figure_bytes
+from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.jobs.job import write_table
 from jaxsens.core.sweeps.sweep import PlannedVariant, row_of
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
 T = TypeVar("T")
-
-SUMMARY_COLUMNS = (
-    *("variant", "statistic", "exponent", "ci_low", "ci_high", "points", "seeds"),
-    *("values", "zeros", "bounds", "unresolved", "settled"),
-)
-"""The columns of summary.csv. Of `values`, `points` entered the fit. `zeros` counts those left out because they are
-exactly 0, `bounds` because they are only bounds, `unresolved` because the arithmetic does not resolve them."""
 
 LOCAL_COLUMNS = ("low", "high", "slope", "ci_low", "ci_high", "seeds")
 """The columns of local_slopes.csv, after variant and statistic: between the lengths `low` and `high`."""
@@ -96,7 +83,6 @@ class Report:
         introduction: its paragraphs.
         warning: what is incomplete; empty if nothing is missing.
         sections: in order.
-        files: what else lies next to the page, with a name for each.
     """
 
     title: str
@@ -104,7 +90,6 @@ class Report:
     introduction: Sequence[str]
     warning: str
     sections: Sequence[Section]
-    files: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def figures(self) -> tuple[ReportFigure, ...]:
@@ -112,47 +97,24 @@ class Report:
         return tuple(figure for section in self.sections for figure in section.figures)
 
 
-def write_page(report: Report, folder: Path) -> Path:
-    """Writes figures/*.svg, figures/*.png and report.html into a folder, each atomically; returns the page's path."""
-    wide, narrow = drawings(report)
-    for figure in report.figures:
-        check()
-        write_bytes(folder / "figures" / f"{figure.name}.svg", wide[figure.name])
-        write_bytes(folder / "figures" / f"{figure.name}.png", png_bytes(figure.figure))
-    page = folder / "report.html"
-    write_text(page, render(report, wide, narrow))
-    return page
-
-
-def drawings(report: Report) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """The SVG of each of the report's figures, by its name, and the SVG for narrow screens of those that have one."""
-    wide, narrow = {}, {}
-    for figure in report.figures:
-        check()
-        wide[figure.name] = svg_bytes(figure.figure)
-        if figure.narrow is not None:
-            narrow[figure.name] = svg_bytes(figure.narrow())
-    return wide, narrow
-
-
-def render(
-    report: Report, drawings: Mapping[str, bytes], narrow: Mapping[str, bytes] = MappingProxyType({})
-) -> str:
-    """The report as one HTML page that needs no other file, no network and no script.
+def write_page(report: Report, folder: Path, format: str = "svg", width: str = "page") -> Path:
+    """Writes figures/NAME.FORMAT and report.html into a folder, each atomically; returns the page's path. The page
+    needs no other file, no network and no script.
 
     Args:
-        report: what it says.
-        drawings: the SVG of each of the report's figures, by the figure's name.
-        narrow: the SVG for narrow screens, of the figures that have one.
+        report: what the page says.
+        folder: where.
+        format: of the files in figures/.
+        width: of the files in figures/, as a key of `SHAPES`.
     """
-    # Each figure is an image of its own rather than SVG within the page, so that their ids cannot clash.
-    sources, stacked = (
-        {
-            name: "data:image/svg+xml;base64," + base64.b64encode(one).decode("ascii")
-            for name, one in some.items()
-        }
-        for some in (drawings, narrow)
-    )
+    sources, narrow = {}, {}
+    for figure in report.figures:
+        check()
+        drawing = figure.figure if width == "page" else figure.draw(SHAPES[width])
+        write_bytes(folder / "figures" / f"{figure.name}.{format}", figure_bytes(drawing, format))
+        sources[figure.name] = _source(figure.figure)
+        if (stacked := figure.narrow) is not None:
+            narrow[figure.name] = _source(stacked)
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("jaxsens.core.report"),
         autoescape=True,
@@ -160,7 +122,15 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html").render(report=report, sources=sources, stacked=stacked)
+    page, template = folder / "report.html", environment.get_template("report.html")
+    write_text(page, template.render(report=report, sources=sources, narrow=narrow, format=format))
+    return page
+
+
+def _source(figure: Figure) -> str:
+    """A drawing as the source of an image: on the page, each is an image of its own, so that ids cannot clash."""
+    drawing = base64.b64encode(figure_bytes(figure, "svg", outlines=True))
+    return f"data:image/svg+xml;base64,{drawing.decode('ascii')}"
 
 
 def write_summary(path: str | os.PathLike[str], fits: Iterable[ExponentFit]) -> None:
@@ -179,43 +149,10 @@ def write_local_slopes(path: str | os.PathLike[str], fits: Iterable[ExponentFit]
     write_table(Path(path), ("variant", "statistic", *LOCAL_COLUMNS), rows, missing="nan")
 
 
-def _with_interval(value: float, low: float, high: float) -> str:
-    return signed(value) + ("" if math.isnan(low) else f" [{signed(low)}, {signed(high)}]")
-
-
-def summary_table(fits: Sequence[ExponentFit]) -> Table:
-    """The fits as a table for a terminal, one row per variant and statistic: exponent, interval and what they mean."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    # Light enough for the sentences of the last column to fit a terminal of 80 columns.
-    table = Table(
-        title="Exponent e of statistic ~ n^e", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_edge=False
-    )
-    table.add_column("variant", no_wrap=True)
-    table.add_column("statistic", overflow="fold")
-    table.add_column(Text(f"e [{LEVEL} interval]"), justify="right", no_wrap=True)
-    table.add_column("as n grows, it")
-    previous = None
-    for fit in fits:
-        if previous not in (None, fit.variant):
-            table.add_section()
-        table.add_row(
-            Text(fit.variant if fit.variant != previous else ""),
-            Text(fit.statistic),
-            Text(DASH if math.isnan(fit.exponent) else _with_interval(fit.exponent, fit.ci_low, fit.ci_high)),
-            fit.growth.value + (f" ({fit.note})" if fit.note else ""),
-        )
-        previous = fit.variant
-    return table
-
-
-def exponent_table(fits: Sequence[ExponentFit], bounded: Mapping[str, bool | None]) -> ReportTable:
-    """A row per fit: its exponent and interval, also in words. bounded: whether a variant's embeddings are bounded."""
+def exponent_table(fits: Sequence[ExponentFit]) -> ReportTable:
+    """A row per fit: its exponent and interval, also in words."""
     columns: dict[str, Callable[[ExponentFit], str]] = {
         "variant": lambda fit: fit.variant,
-        "embeddings": lambda fit: boundedness(bounded[fit.variant]),
         "statistic": lambda fit: fit.statistic,
         "as n grows, it": lambda fit: fit.growth.value,
         "note": lambda fit: fit.note,
@@ -234,7 +171,9 @@ def variant_table(data: SweepData) -> ReportTable:
         "what it is": lambda variant: variant.description,
         "weights": lambda variant: variant.weights,
         "temperature": lambda variant: variant.temperature or DASH,
-        "position embeddings": lambda variant: boundedness(variant.bounded),
+        "position embeddings": lambda variant: {None: DASH, True: "bounded", False: "unbounded"}[
+            variant.bounded
+        ],
         "measured in the output": lambda variant: variant.outputs or DASH,
     }
     return table_of("", data.variants, columns)
@@ -257,18 +196,6 @@ def run_table(data: SweepData) -> ReportTable:
         *((name, _tally(point.versions.get(name, "not recorded") for point in points)) for name in names),
     ]
     return ReportTable("", (), rows)
-
-
-def missing_text(missing: Sequence[tuple[str, int, int]]) -> str:
-    """The first ten missing points: "softmax n = 64 seed = 1"."""
-    names = [f"{variant} n = {n} seed = {seed}" for variant, n, seed in missing[:10]]
-    more = f" and {len(missing) - 10} more" if len(missing) > 10 else ""
-    return f"{', '.join(names)}{more}"
-
-
-def boundedness(bounded: bool | None) -> str:
-    """Whether position embeddings stay bounded as n grows, as a word; a dash where that is not known."""
-    return DASH if bounded is None else "bounded" if bounded else "unbounded"
 
 
 def _tally(values: Iterable[str], between: str = "; ") -> str:

@@ -40,6 +40,28 @@ DECADES = 15
 SMALL: dict[str, Any] = {"columns": 3, "width": 4.3, "share_legend": True}
 """The layout of many panels whose lines are the same."""
 
+
+@dataclass(frozen=True)
+class Shape:
+    """How wide a figure is.
+
+    Attributes:
+        columns: the largest number of panels side by side; None for what suits the figure.
+        width: of the figure in inches; None for what suits the figure.
+        size: of its text in points.
+    """
+
+    columns: int | None = None
+    width: float | None = None
+    size: float = 10.0
+
+
+PAGE, NARROW = Shape(), Shape(columns=1)
+"""Of a page, and of a page on a narrow screen."""
+
+SHAPES = {"page": PAGE, "one": Shape(1, 3.25, 7.5), "two": Shape(None, 6.75, 7.5)}
+"""Of the page, and of one column and of two columns of a paper."""
+
 _UP = [(0, 0.3), (0, 1), (-0.2, 0.7), (0, 1), (0.2, 0.7)]
 ARROWS = {
     "lower bound": Outline(_UP, [Outline.MOVETO, *[Outline.LINETO] * 4]),
@@ -52,15 +74,18 @@ ARROWS = {
 
 _SETTINGS: dict[Any, Any] = {
     "svg.hashsalt": "jaxsens",  # otherwise the ids inside an SVG are random
-    "svg.fonttype": "path",
-    "font.size": 10.0,
+    "pdf.fonttype": 42,  # publishers refuse Type 3
     "axes.formatter.min_exponent": 4,  # labels between 0.0001 and 10000 are plain numbers
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlelocation": "left",
+    "axes.titlesize": "large",
+    "axes.titleweight": "bold",
     "axes.unicode_minus": True,
     "legend.frameon": False,
 }
+
+_METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
 
 @dataclass(frozen=True)
@@ -118,7 +143,6 @@ class Panel:
         y_label, x_label: of the axes.
         lines, guides: what is drawn.
         ticks: the lengths to mark on the horizontal axis.
-        legend_title: empty for none.
         log: whether the vertical axis is logarithmic too.
         tick_names: what to write at a tick instead of its number.
     """
@@ -129,7 +153,6 @@ class Panel:
     ticks: Sequence[float]
     guides: Sequence[Guide] = ()
     x_label: str = "input length n (symbols)"
-    legend_title: str = ""
     log: bool = True
     tick_names: Mapping[float, str] = field(default_factory=dict)
 
@@ -145,11 +168,16 @@ def variant_styles(variants: Sequence[str]) -> dict[str, LineStyle]:
 
 
 @contextmanager
-def figure_settings() -> Iterator[None]:
-    """Within the block, Matplotlib's defaults with this package's settings, whatever the user's settings are."""
+def figure_settings(size: float = 10.0) -> Iterator[None]:
+    """Within the block, Matplotlib's defaults with this package's settings, whatever the user's settings are.
+
+    size: of texts in points; markers go with it.
+    """
+    look: dict[Any, Any] = {"font.size": size, "legend.fontsize": 0.95 * size}
+    look |= {"lines.markersize": 0.55 * size, "lines.linewidth": 0.16 * size}
     with matplotlib.rc_context():
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_SETTINGS)
+        matplotlib.rcParams.update(_SETTINGS | look)
         yield
 
 
@@ -160,6 +188,8 @@ def grid(
     columns: int,
     size: tuple[float, float],
     margin: tuple[float, float] = (0.0, 0.0),
+    shape: Shape = PAGE,
+    texts: float = 0.0,
     **shared: Any,
 ) -> Iterator[tuple[Figure, list[Axes]]]:
     """Yields a new figure and its axes, row by row, to draw on; then adds the heading and lays all out.
@@ -170,21 +200,25 @@ def grid(
         columns: the largest number of axes in a row.
         size: width and height of one set of axes in inches, labels included.
         margin: what the figure has besides.
+        shape: how wide the figure is. In a given width, axes are lower too, down to two thirds.
+        texts: the height of the texts above and below one set of axes, beyond `size`.
         shared: as `Figure.subplots` takes it.
     """
-    columns = min(columns, count)
+    columns = min(columns, count, shape.columns or count)
     rows = math.ceil(count / columns)
-    with figure_settings():
-        width, height = (
-            each * number + more for each, number, more in zip(size, (columns, rows), margin, strict=True)
-        )
-        figure = Figure(figsize=(width, height), layout="constrained")
+    width = size[0] * columns + margin[0]
+    lower = 1.0 if shape.width is None else max(0.65, shape.width / width)
+    height = rows * size[1] * lower + (rows * texts + margin[1]) * shape.size / PAGE.size
+    with figure_settings(shape.size):
+        figure = Figure(figsize=(shape.width or width, height), layout="constrained")
         places = figure.subplots(rows, columns, squeeze=False, **shared).flat
         for axes in places[count:]:
             axes.set_visible(False)
         yield figure, list(places[:count])
         if heading:
             add_heading(figure, heading)
+        for axes in figure.axes:  # else marks are chosen by the size that is set where the figure is written
+            axes.tick_params(labelsize=shape.size)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # else each file that is written would lay it out again
 
@@ -196,84 +230,85 @@ def add_heading(figure: Figure, text: str) -> None:
     figure.suptitle("\n".join(lines), x=0.01, horizontalalignment="left", fontsize=14, fontweight="bold")
 
 
-def png_bytes(figure: Figure, dpi: int = 150) -> bytes:
-    """The figure as a PNG file."""
-    return _saved(figure, format="png", dpi=dpi)
+def figure_bytes(figure: Figure, format: str, *, outlines: bool = False, dpi: int = 150) -> bytes:
+    """The figure as a file. The same figure gives the same bytes: there is no date and no random id.
 
-
-def svg_bytes(figure: Figure) -> bytes:
-    """The figure as an SVG file. The same figure gives the same bytes: there is no date and no random id."""
-    return _saved(figure, format="svg", metadata={"Date": None})
-
-
-def _saved(figure: Figure, **options: Any) -> bytes:
+    Args:
+        figure: what is drawn.
+        format: "svg", "png" or "pdf".
+        outlines: whether an SVG has outlines in place of text, for readers that lack the font.
+        dpi: of a PNG.
+    """
     content = io.BytesIO()
     with figure_settings():
-        figure.savefig(content, **options)
+        matplotlib.rcParams["svg.fonttype"] = "path" if outlines else "none"
+        figure.savefig(content, format=format, dpi=dpi, metadata=_METADATA[format])
     return content.getvalue()
 
 
 def write_figure(folder: Path, name: str, figure: Figure) -> Path:
     """Writes NAME.svg and NAME.png, each atomically. Returns the path of the latter."""
-    write_bytes(folder / f"{name}.svg", svg_bytes(figure))
-    write_bytes(folder / f"{name}.png", png_bytes(figure))
+    for format in ("svg", "png"):
+        write_bytes(folder / f"{name}.{format}", figure_bytes(figure, format))
     return folder / f"{name}.png"
 
 
 def draw_panels(
     panels: Sequence[Panel],
+    shape: Shape = PAGE,
     *,
-    heading: str = "",
     columns: int = 2,
     width: float = 5.6,
     height: float = 3.6,
     share_legend: bool = False,
     share_y: bool = True,
 ) -> Figure:
-    """Draws the panels in a grid below a heading.
+    """Draws the panels in a grid.
 
     Args:
         panels: at least one.
-        heading: empty for none.
+        shape: how wide the figure is.
         columns: the largest number of panels in a row.
         width: of one panel in inches, its labels included.
         height: of its axes in inches; titles and legend need more.
         share_legend: draw the first panel's legend below the grid, for panels whose lines are the same.
         share_y: whether panels share their vertical extent if all of them are linear.
     """
-    columns = min(columns, len(panels))
     share_y = share_y and not any(panel.log for panel in panels)
-    legend_lines = max(len(panel.lines) + bool(panel.legend_title) for panel in panels)
-    height += 0.75 + (0 if share_legend else 0.23 * legend_lines)
-    margin = (0.0, (0.5 if heading else 0) + (0.4 if share_legend else 0))
-    with grid(heading, len(panels), columns, (width, height), margin, sharey=share_y) as (figure, places):
+    legend_lines = max(len(panel.lines) for panel in panels)
+    texts = 0.75 + (0 if share_legend else 0.23 * legend_lines)
+    handles = [legend_handle(line.label, line.style) for line in panels[0].lines] if share_legend else []
+    columns = min(columns, len(panels), shape.columns or len(panels))
+    beside = 2 * columns - 1
+    margin = (0.0, 0.25 + 0.2 * math.ceil(len(handles) / beside) if share_legend else 0.0)
+    layout = (margin, shape, texts)
+    with grid("", len(panels), columns, (width, height), *layout, sharey=share_y) as (figure, places):
         for k, (axes, panel) in enumerate(zip(places, panels, strict=True)):
-            _draw_panel(axes, panel)
+            draw_panel(axes, panel, panel.title)
             if (share_y or share_legend) and k % columns:
                 axes.set_ylabel("")
             if not share_legend:
                 _add_legend(axes, panel, figure)
         if share_legend:
-            handles = [legend_handle(line.label, line.style) for line in panels[0].lines]
-            legend_below(figure, handles, 2 * columns - 1, panels[0].legend_title)
+            legend_below(figure, handles, beside)
     return figure
 
 
-def _draw_panel(axes: Axes, panel: Panel) -> None:
-    """Draws everything but the legend."""
+def draw_panel(axes: Axes, panel: Panel, title: str) -> None:
+    """Draws everything but the legend. title: empty for none."""
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(ticker.FixedLocator(list(panel.ticks), nbins=8))
     axes.xaxis.set_minor_locator(ticker.NullLocator())
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda n, _: panel.tick_names.get(n, f"{n:g}")))
     axes.set_xlabel(panel.x_label)
     axes.set_ylabel(panel.y_label)
-    axes.set_title(panel.title, fontsize=12, fontweight="bold")
+    axes.set_title(title)
     if panel.log:
         _set_log_axis(axes, panel)
     for guide in panel.guides:
         axes.plot(guide.x, guide.y, color="#a6a6a6", linewidth=0.9, zorder=1)
-        end, look = (guide.x[-1], guide.y[-1]), {"color": GREY, "fontsize": 9, "annotation_clip": False}
-        axes.annotate(guide.label, end, (9, 0), textcoords="offset points", va="center", **look)
+        end, look = (guide.x[-1], guide.y[-1]), {"color": GREY, "annotation_clip": False}
+        axes.annotate(guide.label, end, (9, 0), textcoords="offset points", va="center", size="small", **look)
     # The markers of one length stand side by side: otherwise their spreads would hide one another.
     step = min(0.011, 0.5 / (len(panel.lines) * max(1, len(panel.ticks) - 1))) if panel.lines else 0
     for k, line in enumerate(panel.lines):
@@ -324,15 +359,13 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     if line.intervals:
         _draw_intervals(axes, line, factor)
     joined = np.where(np.isin(lengths, list(line.blurred)), np.nan, median)
-    (curve,) = axes.plot(x, joined, color=style.colour, linewidth=1.6, zorder=3)
-    curve.set_dashes(style.dashes)
+    axes.plot(x, joined, color=style.colour, linestyle=style.linestyle, zorder=3)
     filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
     hollow = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.3}
     is_hollow = np.isin(lengths, list(line.hollow))
     common: dict[str, Any] = {
         "color": style.colour,
         "marker": style.marker,
-        "markersize": 5.5,
         "linestyle": "none",
     }
     for chosen, look in ((~is_hollow, filled), (is_hollow, hollow)):
@@ -344,7 +377,7 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
             look = {
                 "color": style.colour,
                 "markerfacecolor": "none",
-                "markersize": 30,
+                "markersize": 5.5 * matplotlib.rcParams["lines.markersize"],
                 "markeredgewidth": 1.1,
             }
             axes.plot(x[chosen], median[chosen], marker=arrow, linestyle="none", zorder=4, **look)
@@ -353,40 +386,33 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
 def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
     """Draws error bars with caps, cut at the edges of the axes: an end may be infinite, or 0 on a logarithmic axis."""
     edges = axes.get_ylim() if axes.get_yscale() != "linear" else (-math.inf, math.inf)
-    x = np.array([*line.intervals]) * factor
-    ends = np.array([*line.intervals.values()], dtype=np.float64).T
-    low, high = np.clip(ends, *edges)
-    axes.vlines(x, low, high, color=line.style.colour, linewidth=0.9, zorder=2)
-    for end, cut in ((low, ends[0]), (high, ends[1])):
-        inside = end == cut
-        axes.plot(x[inside], end[inside], "_", color=line.style.colour, markersize=7, zorder=2)
+    x, ends = np.array([*line.intervals]) * factor, np.array([*line.intervals.values()], dtype=np.float64).T
+    cut = np.clip(ends, *edges)
+    axes.vlines(x, *cut, color=line.style.colour, linewidth=0.9, zorder=2)
+    caps = np.where(cut == ends, cut, np.nan)
+    axes.plot(x, caps.T, "_", color=line.style.colour, markersize=7, zorder=2)
 
 
 def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
-    below = ScaledTranslation(0, -40 / 72, figure.dpi_scale_trans)  # clear of the axis label, at any height
-    legend = axes.legend(
+    lines_below = -4 * matplotlib.rcParams["font.size"] / 72  # clear of the axis label, at any height
+    below = ScaledTranslation(0, lines_below, figure.dpi_scale_trans)
+    axes.legend(
         handles=[legend_handle(line.label, line.style) for line in panel.lines],
-        title=panel.legend_title or None,
         loc="upper left",
         bbox_to_anchor=(0, 0),
         bbox_transform=axes.transAxes + below,
         borderaxespad=0,
         handlelength=4.5,
-        fontsize=9.5,
-        title_fontsize=9.5,
-        alignment="left",
     )
-    legend.get_title().set_color("#333333")
 
 
-def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int, title: str = "") -> None:
+def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int) -> None:
     """Adds one legend of all panels of a figure, below them."""
     number = min(columns, len(handles))
-    place = {"loc": "outside lower center", "ncols": number, "handlelength": 4.5}
-    figure.legend(handles=handles, title=title or None, **place)
+    figure.legend(handles=handles, loc="outside lower center", ncols=number, handlelength=4.5)
 
 
 def legend_handle(label: str, style: LineStyle, **changes: Any) -> Line2D:
     """A line of a legend. changes: of its look, as `Line2D` takes it."""
-    look = {"marker": style.marker, "markersize": 5.5, "linewidth": 1.6, "linestyle": style.linestyle}
+    look = {"marker": style.marker, "linestyle": style.linestyle}
     return Line2D([], [], label=label, color=style.colour, **(look | changes))

@@ -4,98 +4,84 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 
 from jaxsens.core.base.files import only_inside
 from jaxsens.core.flips.positions import READOUT
-from jaxsens.core.report.data import SweepData, having
+from jaxsens.core.report.data import having
 from jaxsens.core.report.decisions import decision_sections
 from jaxsens.core.report.distances import Distances, distance_sections, write_distances
-from jaxsens.core.report.figures import ReportFigure, local_slope_figure, profile_figure, sensitivity_figure
-from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponents, summary_sentence
+from jaxsens.core.report.figures import local_slope_figure, profile_figure, sensitivity_figure
+from jaxsens.core.report.fits import enumeration, summary_sentence
 from jaxsens.core.report.page import (
     Report,
     Section,
     exponent_table,
-    missing_text,
     run_table,
     variant_table,
     write_local_slopes,
     write_page,
     write_summary,
 )
-from jaxsens.core.report.panels import LineStyle, variant_styles
+from jaxsens.core.report.panels import variant_styles
+from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, PER_POSITION
-from jaxsens.core.sweeps.sources import Weights
-from jaxsens.core.sweeps.sweep import SweepPlan
-
-DEFAULT_TITLE = "Flip sensitivity against input length"
-
-FILES = {
-    "points.csv": "points.csv",
-    "fitted exponents": "summary.csv",
-    "local slopes": "local_slopes.csv",
-    "config": "sweep.toml",
-}
-"""What lies next to the page, by what it is called."""
+from jaxsens.core.sweeps.sweep import SweepPlan, write_points_csv, write_results_csv
 
 
-def write_report(data: SweepData, directory: str | os.PathLike[str]) -> tuple[Path, tuple[ExponentFit, ...]]:
-    """Writes summary.csv, local_slopes.csv, distances.csv, distance_exponents.csv, figures/*.png, figures/*.svg and
-    report.html into a directory, each file atomically.
+def write_report(
+    data: SweepData, directory: str | os.PathLike[str], format: str = "svg", width: str = "page"
+) -> Path:
+    """Writes points.csv, NAME.csv of the sweep's tables, summary.csv, local_slopes.csv, distances.csv,
+    distance_exponents.csv, figures/ and report.html into a directory, each file atomically. Returns the page's path.
 
-    The report of an unfinished sweep says what is missing. Takes some seconds, most of them for drawing.
-
-    Args:
-        data: of the sweep.
-        directory: of the sweep.
-
-    Returns:
-        The path of the page, and the fits of every variant and statistic.
+    Takes some seconds, most of them for drawing.
 
     Raises:
         InputError: for a statistic that no norm can have.
     """
-    folder = Path(directory)
-    fits = fit_exponents(data.points, minimum_length=data.plan.fit_from)
+    folder, fits = Path(directory), data.fits
     with only_inside(folder):
+        write_points_csv(folder, data.metadata, data.plan)
+        for name, table in data.plan.sweep_tables.items():
+            write_results_csv(folder, data.results[name], name, table)
         write_summary(folder / "summary.csv", fits)
         write_local_slopes(folder / "local_slopes.csv", fits)
         if (distances := distances_of(data)) is not None:
             write_distances(folder, distances)
-        return write_page(build_report(data, fits), folder), fits
+        return write_page(build_report(data), folder, format, width)
 
 
-def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
-    """Chooses what the report of a sweep shows. fits: of every variant and statistic in `data.points`."""
+def build_report(data: SweepData) -> Report:
+    """Chooses what the report of a sweep shows."""
+    fits = data.fits
     plan, styles = data.plan, variant_styles(data.names)
     statistics = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
     main = tuple(name for name in statistics if name in plan.statistics) or plan.statistics[:1]
     findings = [*(summary_sentence(fits, statistic) for statistic in main), *about_equals(data)]
-    bounded = {variant.name: variant.bounded for variant in data.variants}
     caveats = [text("samples")] if data.sampled else []
     caveats += [_about_estimates(data)] if data.estimated else []
     caveats += about_unresolved(data)
     caveats += [text("beyond-exactness", variant=variant, n=n) for variant, n in data.inexact.items()]
+    norm, others = plan.measurement.measure.kind, [name for name in plan.statistics if name not in main]
+    figure = sensitivity_figure(data.points, fits, styles, statistics=[*main, *others], norm=norm)
     fitted = [text("fitted-from", n=plan.fit_from)] if any(n < plan.fit_from for n in plan.lengths) else []
     sections = [
         Section("What was found", paragraphs=caveats, bullets=findings),
-        Section("Sensitivity against input length", figures=_sensitivity_figures(data, fits, styles, main)),
+        Section("Sensitivity against input length", figures=[figure]),
         Section("The variants", tables=[variant_table(data)]),
-        Section("Fitted exponents", fitted, tables=[exponent_table(fits, bounded)]),
+        Section("Fitted exponents", fitted, tables=[exponent_table(fits)]),
     ]
     if any(fit.local for fit in fits if fit.statistic in main):
         figure = local_slope_figure(fits, styles, statistics=main, lengths=sorted(set(data.points["n"])))
         sections.append(Section("Is one exponent enough?", figures=[figure]))
-    if data.decisions is not None:
-        sections += decision_sections(data.decisions)
-    if data.profiles and not _of_readout(plan):  # there is no profile of one position
-        figure = profile_figure(data.profiles, data.names, norm=plan.measurement.measure.kind)
+    sections += decision_sections(data.flips)
+    profiles = data.flips.profiles
+    if profiles and plan.measurement.flips.positions != (READOUT,):  # there is no profile of one position
+        figure = profile_figure(profiles, data.names, norm=norm)
         sections.append(Section("Which positions matter", figures=[figure]))
     if (distances := distances_of(data)) is not None:
         sections += distance_sections(distances)
@@ -109,28 +95,28 @@ def build_report(data: SweepData, fits: Sequence[ExponentFit]) -> Report:
         flips = "a random sample of all flips"
     flips += ", in part by estimates," if data.estimated else ""
     return Report(
-        title=plan.title or DEFAULT_TITLE,
+        title=plan.title or "Flip sensitivity against input length",
         claim=plan.claim,
         introduction=_introduction(data, flips),
         warning=_warning(data),
         sections=sections,
-        files=FILES,
     )
 
 
 def distances_of(data: SweepData) -> Distances | None:
     """The mean change by distance to the row that is read; None if no model reads a single row."""
-    if data.distances is None or data.distances.empty:
+    table = data.flips.distances
+    if table.empty:
         return None
-    return Distances(data.distances, data.names, data.plan.measurement.measure.kind)
+    return Distances(table, data.names, data.plan.measurement.measure.kind)
 
 
 def _introduction(data: SweepData, flips: str) -> list[str]:
     """What was measured, and what is known of it."""
     measurement = data.plan.measurement
-    values = {"edit": _edit(data.plan, "flip"), "flips": flips, "networks": _networks(data)}
+    values = {"edit": _edit(data.plan), "flips": flips, "networks": _networks(data)}
     replaced = measurement.flips.longer == 0
-    if data.decisions is None or measurement.measure.threshold is None:
+    if not measurement.measure.indicator or measurement.measure.threshold is None:
         beside = (distances := distances_of(data)) is not None and np.min(distances.table["distance"]) > 0
         values["read"] = f" {text('read')}" if beside else ""
         return [text("measured", **values), text("known") if replaced else text("known-of-edits")]
@@ -142,17 +128,12 @@ def _introduction(data: SweepData, flips: str) -> list[str]:
     return [text("decisions", threshold=threshold, **values), *limits]
 
 
-def _edit(plan: SweepPlan, form: str) -> str:
-    """What a flip does, as a "flip" in a sentence or as the "heading" of a figure."""
+def _edit(plan: SweepPlan) -> str:
+    """What a flip does."""
     flips = plan.measurement.flips
     kind = flips.kind if flips.longer else "substitute"
-    symbol = "the symbol at the readout" if _of_readout(plan) else "one symbol"
-    return text(f"{form}-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
-
-
-def _of_readout(plan: SweepPlan) -> bool:
-    """Whether the position that is read is the only one that is flipped."""
-    return plan.measurement.flips.positions == (READOUT,)
+    symbol = "the symbol at the readout" if flips.positions == (READOUT,) else "one symbol"
+    return text(f"flip-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
 
 
 def _about_estimates(data: SweepData) -> str:
@@ -203,33 +184,13 @@ def about_unresolved(data: SweepData) -> list[str]:
     return remarks
 
 
-def _sensitivity_figures(
-    data: SweepData, fits: Sequence[ExponentFit], styles: dict[str, LineStyle], main: Sequence[str]
-) -> list[ReportFigure]:
-    """A figure of the main statistics, and one of the others if there are any."""
-    norm = data.plan.measurement.measure.kind
-    what = (
-        "How much does the output change" if data.decisions is None else "How often does the decision change"
-    )
-    heading = f"{what} when {_edit(data.plan, 'heading')}?"
-    figures = [sensitivity_figure(data.points, fits, styles, statistics=main, heading=heading, norm=norm)]
-    others = [name for name in data.plan.statistics if name not in main]
-    if others:
-        more = {"name": "sensitivity-others", "heading": "The other statistics", "norm": norm}
-        figures.append(sensitivity_figure(data.points, fits, styles, statistics=others, **more))
-    return figures
-
-
 def _networks(data: SweepData) -> str:
     by_weights: dict[str, list[str]] = {}
     for variant in data.variants:
         by_weights.setdefault(variant.weights, []).append(variant.name)
     if len(by_weights) == 1:
         return text(f"networks-{next(iter(by_weights))}")
-    listed = ["networks with random weights"] if "random" in by_weights else []
-    for kind in get_args(Weights)[1:]:
-        if kind in by_weights:
-            listed.append(f"{text(f'networks-{kind}')} ({enumeration(by_weights[kind])})")
+    listed = (f"{text(f'networks-{kind}')} ({enumeration(names)})" for kind, names in by_weights.items())
     same = all(table.get("kind") != "language" for table in data.plan.inputs.values())
     return f"{' and on '.join(listed)}, {'all with the same inputs' if same else 'each on words of its language'}"
 
@@ -237,5 +198,7 @@ def _networks(data: SweepData) -> str:
 def _warning(data: SweepData) -> str:
     if not data.missing:
         return ""
-    which, planned = missing_text(data.missing), len(data.plan.points)
+    names = [f"{variant} n = {n} seed = {seed}" for variant, n, seed in data.missing[:10]]
+    more = f" and {len(data.missing) - 10} more" if len(data.missing) > 10 else ""
+    which, planned = ", ".join(names) + more, len(data.plan.points)
     return text("missing", missing=len(data.missing), planned=planned, which=which)

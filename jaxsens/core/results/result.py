@@ -492,25 +492,35 @@ class FlipSensitivity(MeasuredFlips):
 
     @typed_arguments
     def to_png(
-        self, path: str | os.PathLike[str], *, by: By | None = None, title: str = "Sensitivity by token"
+        self,
+        path: str | os.PathLike[str],
+        *,
+        by: By | None = None,
+        title: str = "Sensitivity by token",
+        notes: bool = True,
     ) -> None:
         """Writes the coloured text of `to_html` as a picture, drawn by Matplotlib with 200 dots per inch, atomically.
 
         It shows 3,000 positions at most, and says so. `by`, `title` and errors are as for `to_html`; the path ends in
-        .png.
+        .png. An empty title is left out, and without `notes` so are the sentences above and below the text.
         """
         from jaxsens.core.results.pictures.text_picture import picture_bytes
 
-        self._draw("to_png", path, by, title, lambda: picture_bytes(self.view(), by, title, "png"))
+        self._draw("to_png", path, by, title, lambda: picture_bytes(self.view(), by, title, "png", notes))
 
     @typed_arguments
     def to_svg(
-        self, path: str | os.PathLike[str], *, by: By | None = None, title: str = "Sensitivity by token"
+        self,
+        path: str | os.PathLike[str],
+        *,
+        by: By | None = None,
+        title: str = "Sensitivity by token",
+        notes: bool = True,
     ) -> None:
         """Writes the picture of `to_png` as SVG, atomically; the path ends in .svg."""
         from jaxsens.core.results.pictures.text_picture import picture_bytes
 
-        self._draw("to_svg", path, by, title, lambda: picture_bytes(self.view(), by, title, "svg"))
+        self._draw("to_svg", path, by, title, lambda: picture_bytes(self.view(), by, title, "svg", notes))
 
     def _draw(
         self, method: str, path: str | os.PathLike[str], by: Any, title: Any, made: Callable[[], bytes]
@@ -524,9 +534,9 @@ class FlipSensitivity(MeasuredFlips):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: as `to_html`, with 1500 positions at most."""
-        from jaxsens.core.results.pictures.picture import fragment
+        from jaxsens.core.results.pictures.picture import page
 
-        return fragment(self.view())
+        return page(self.view())
 
     @typed_arguments
     def save(self, path: str | os.PathLike[str], **metadata: Any) -> None:

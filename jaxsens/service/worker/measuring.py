@@ -7,6 +7,7 @@ import json
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,7 @@ class Desk:
                 placement=question.placement.placement(),
                 progress=progress,
             )
+        result = replace(result, run=replace(result.run, model=question.model))  # as it is served
         result.save(place)
         self._measured.add((question.shape(), result.n))
         own = [str(one.message) for one in noted if one.category.__module__.startswith("jaxsens")]

@@ -127,6 +127,9 @@ def test_the_picture_has_the_colours_bars_and_words_of_the_page():
     bars = [line.get_linewidth() for line in axes.lines[-3:]]
     assert bars == pytest.approx([4.4, 4.4 * 2 / 3, 4.4 / 6])
     assert {"Dotted", "Model:"} & {*words} == {"Dotted"}
+    bare = [text.get_text() for text in text_figure(signed().view(), None, "", notes=False).axes[0].texts]
+    assert "[CLS]" in bare
+    assert not {"Title", "Dotted", "Flipped:"} & {*bare}
 
 
 def test_a_long_text_is_wrapped_within_the_picture():

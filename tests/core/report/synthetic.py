@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from jaxsens.core.report.data import ProfileBuilder, SweepData, statistic_columns
+from jaxsens.core.report.data import FlipTables, statistic_columns
+from jaxsens.core.report.sweep_result import SweepResult
 from jaxsens.core.sweeps.points import Measurement, PointMetadata
 from jaxsens.core.sweeps.sweep import PlannedPoint, PlannedVariant, SweepPlan
 
@@ -63,15 +64,15 @@ def sweep_data(
     variants: Mapping[str, Mapping[str, object]] | None = None,
     planned: Sequence[tuple[str, int, int]] = (),
     bounds: Sequence[Any] = (),
-) -> SweepData:
+) -> SweepResult:
     """What a report is made from, around a table of points, as if all flips of every point had its mean.
 
     variants: changes of the planned variants, by name. planned: points that the plan has and the table has not.
     """
-    builder, metadata, statistics = ProfileBuilder(), [], statistic_columns(table)
+    flips, metadata, statistics = FlipTables(), [], statistic_columns(table)
     for row in table.to_dict("records"):
         variant, n, seed = str(row["variant"]), int(row["n"]), int(row["seed"])
-        builder.add(variant, n, np.arange(n - 1), np.full(n - 1, row["mean"]))
+        flips.add(variant, n, seed, np.arange(n - 1), np.full(n - 1, row["mean"]))
         metadata.append(
             PointMetadata(
                 key="k",
@@ -118,4 +119,4 @@ def sweep_data(
         points=tuple(PlannedPoint(*key, key="k", file="f") for key in keys),
         tables={"bounds": {}} if bounds else {},
     )
-    return SweepData(plan, tuple(metadata), builder.profiles(), {"bounds": tuple(bounds)})
+    return SweepResult(plan, tuple(metadata), flips, {"bounds": tuple(bounds)})

@@ -10,14 +10,15 @@ import pytest
 
 import jaxsens
 from jaxsens import flip_sensitivity
-from jaxsens.core.report.data import DecisionBuilder, load_sweep
+from jaxsens.core.report.data import FlipTables
 from jaxsens.core.report.decisions import decision_sections, input_figure, model_figure, model_table
 from jaxsens.core.report.figures import sensitivity_panel, slopes_of
-from jaxsens.core.report.fits import fit_exponents, statistic_name
+from jaxsens.core.report.fits import statistic_name
 from jaxsens.core.report.page import DASH
 from jaxsens.core.report.panels import variant_styles
 from jaxsens.core.report.report import build_report
 from jaxsens.core.report.texts import text
+from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, OF_DECISIONS, PER_POSITION
 from jaxsens.core.sweeps.sweep import read_points, run_sweep
@@ -57,7 +58,7 @@ def measured(tmp_path_factory) -> tuple[Any, Any]:
 @pytest.mark.long
 def test_what_is_kept_of_decisions_is_that_of_a_loop_over_points(measured):
     results, data = measured
-    models = data.decisions.models.set_index(["n", "seed"])
+    models = data.flips.models.set_index(["n", "seed"])
     assert set(models["variant"]) == {"softmax"}
     for key, result in results.items():
         flips = np.bincount(result.inputs, weights=result.norms)
@@ -70,37 +71,36 @@ def test_what_is_kept_of_decisions_is_that_of_a_loop_over_points(measured):
             for (m, _), result in results.items()
             if m == n
         ]
-        np.testing.assert_allclose(data.decisions.profiles["softmax", n], np.mean(each, axis=0), rtol=1e-12)
+        np.testing.assert_allclose(data.flips.shares["softmax", n], np.mean(each, axis=0), rtol=1e-12)
     assert models["average"].max() > 0
 
 
 def test_a_sample_of_flips_has_averages_only_and_other_norms_nothing(measured):
     results, _ = measured
     words = next(iter(results.values())).tokens
-    builder = DecisionBuilder()
-    builder.add("other", 3, 0, flip_sensitivity(jnp.sum, words, 2, readout=None))
-    assert builder.data() is None
+    tables = FlipTables()
+    assert decision_sections(tables) == []
     drawn = flip_sensitivity(jnp.sum, words, jaxsens.Substitute(2, sample=5), "decision", readout=None)
-    builder.add("drawn", 3, 0, drawn)
-    kept: Any = builder.data()
-    assert not kept.profiles
+    tables.add_decisions("drawn", 3, 0, drawn)
+    kept: Any = tables
+    assert not kept.shares
     assert kept.models[["smallest", "largest"]].isna().all(axis=None)
     assert kept.models["average"].tolist() == [drawn.average_sensitivity]
     headings = [section.heading for section in decision_sections(kept)]
     assert headings == ["The models of the seeds"]
-    assert model_table(kept).rows[0][-2:] == (DASH, DASH)
+    assert model_table(kept.models).rows[0][-2:] == (DASH, DASH)
 
 
 def test_the_report_is_of_counts(measured):
     _, data = measured
-    report = build_report(data, fit_exponents(data.points))
+    report = build_report(data)
     assert "above the median of its outputs" in report.introduction[0]
     assert report.introduction[1] == text("known-of-decisions")
     assert "‖" not in "".join(report.introduction)
     headings = [section.heading for section in report.sections]
     assert {"At how many flips an input is sensitive", "The models of the seeds"} <= {*headings}
     models = report.sections[headings.index("The models of the seeds")].tables[0]
-    own = data.decisions.models.query("n == 5")
+    own = data.flips.models.query("n == 5")
     assert models.rows[-1][:4] == ("softmax", "5", "3", models.rows[-1][3])
     assert models.rows[-1][3].startswith(f"{own['average'].mean():.3g} [")
     assert models.rows[-1][5] == f"{100 * (own['average'] == 0).mean():.3g} %"
@@ -113,16 +113,15 @@ def test_the_report_is_of_counts(measured):
 
 def test_drawings_have_what_was_measured(measured):
     _, data = measured
-    decisions = data.decisions
-    drawn: Any = input_figure(decisions).figure.axes
+    drawn: Any = input_figure(data.flips.shares).figure.axes
     (axes,) = drawn
     lines = {line.get_label(): line for line in axes.lines}
     assert [*lines] == ["n = 3", "n = 4", "n = 5"]
     for n in (3, 4, 5):
-        shares = data.decisions.profiles["softmax", n]
+        shares = data.flips.shares["softmax", n]
         assert lines[f"n = {n}"].get_xdata().tolist() == np.flatnonzero(shares).tolist()
         np.testing.assert_array_equal(lines[f"n = {n}"].get_ydata(), shares[shares > 0])
-    panels: Any = model_figure(decisions).figure.axes
+    panels: Any = model_figure(data.flips.models).figure.axes
     assert [axes.get_title("left") for axes in panels if axes.get_visible()] == ["n = 3", "n = 4", "n = 5"]
     assert all(axes.patches[0].get_data().values.sum() == 3 for axes in panels[:3])
 
@@ -137,7 +136,7 @@ def test_counts_are_compared_with_n_and_its_square_root():
     }
     styles = variant_styles(["a"])
     for statistic in (AVERAGE_SENSITIVITY, PER_POSITION):
-        panel = sensitivity_panel(table, fit_exponents(table), styles, statistic=statistic, norm="decision")
+        panel = sensitivity_panel(table, {"a": "a"}, styles, statistic=statistic, norm="decision")
         top = 1.3 * max(value.high for value in panel.lines[0].values.values())
         assert max(y for guide in panel.guides for y in guide.y) == pytest.approx(top)
         assert len({guide.y[0] for guide in panel.guides}) == 1

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from jaxsens.core.report.data import DISTANCE_COLUMNS, DistanceBuilder, load_sweep
+from jaxsens.core.report.data import DISTANCE_COLUMNS, FlipTables
 from jaxsens.core.report.distances import (
     READ_AT,
     DistanceLaw,
@@ -18,8 +17,8 @@ from jaxsens.core.report.distances import (
     distance_sections,
     write_distances,
 )
-from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.report.report import build_report, distances_of
+from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.sweep import run_sweep
 from tests.core.report.drawn import clashes
 from tests.core.sweeps.tiny import quiet, tiny_sweep
@@ -31,14 +30,14 @@ START = [1, 2, 3, 4, 6, 8, 12, 16, 23, 32, 46, 64, 91, 128]
 def test_means_are_those_of_loops_over_flips(readout):
     rng = np.random.default_rng(0)
     n, positions, norms = 40, rng.integers(0, 40, 500), rng.random(500)
-    builder = DistanceBuilder()
-    builder.add("a", n, 7, readout, positions, norms)
+    tables = FlipTables()
+    tables.add("a", n, 7, positions, norms, readout=readout)
     row = 39 if readout == "last" else 3
     cells: dict[int, list[tuple[int, float]]] = {}
     for position, norm in zip(positions, norms, strict=True):
         apart = abs(int(position) - row)
         cells.setdefault(sum(start <= apart for start in START), []).append((apart, float(norm)))
-    table = builder.table().sort_values("distance")
+    table = tables.distances.sort_values("distance")
     assert tuple(table.columns) == DISTANCE_COLUMNS
     for found, cell in zip(table.to_dict("records"), sorted(cells), strict=True):
         pairs = cells[cell]
@@ -50,22 +49,22 @@ def test_means_are_those_of_loops_over_flips(readout):
 
 
 def test_a_model_that_reads_no_single_row_has_no_distances():
-    builder = DistanceBuilder()
+    tables = FlipTables()
     for readout in ("mean", None):
-        builder.add("a", 8, 0, readout, [0, 1], [1.0, 2.0])
-    assert builder.table().empty
+        tables.add("a", 8, 0, [0, 1], [1.0, 2.0], readout=readout)
+    assert tables.distances.empty
 
 
 def decaying(**laws):
     """Distances of variants whose change at distance d is law(d, seed), and 5 where the row that is read is flipped."""
-    builder = DistanceBuilder()
+    tables = FlipTables()
     for variant, law in laws.items():
         for n in (64, 256, 1024):
             for seed in range(4):
                 apart = np.array([0, *(2**k for k in range(n.bit_length() - 1))])
                 norms = [5.0, *(law(d, seed) for d in apart[1:])]
-                builder.add(variant, n, seed, "last", n - 1 - apart, norms)
-    return Distances(builder.table(), tuple(laws), "l2")
+                tables.add(variant, n, seed, n - 1 - apart, norms, readout="last")
+    return Distances(tables.distances, tuple(laws), "l2")
 
 
 @pytest.fixture(scope="module")
@@ -167,14 +166,13 @@ def test_a_law_of_the_distance_is_stated_only_where_it_explains_something(case):
     assert last.row["verdict"] == verdict.value
 
 
-def test_lengths_that_a_figure_does_not_draw_are_named():
-    builder = DistanceBuilder()
+def test_every_length_is_drawn_those_too_short_for_a_fit_too():
+    tables = FlipTables()
     for n in (8, 32, 64, 128, 256, 512, 1024):
-        builder.add("a", n, 0, "last", np.arange(n), np.ones(n))
-    figure = distance_figure(Distances(builder.table(), ("a",), "l2"))
-    assert "Not drawn: n = 8 and n = 256." in figure.caption
+        tables.add("a", n, 0, np.arange(n), np.ones(n), readout="last")
+    figure = distance_figure(Distances(tables.distances, ("a",), "l2"))
     drawn = {text.get_text() for legend in figure.figure.legends for text in legend.get_texts()}
-    assert drawn == {f"n = {n}" for n in (32, 64, 128, 512, 1024)}
+    assert drawn == {f"n = {n}" for n in (8, 32, 64, 128, 256, 512, 1024)}
 
 
 def test_a_sweep_whose_flips_have_distances_reports_them(tmp_path):
@@ -186,8 +184,8 @@ def test_a_sweep_whose_flips_have_distances_reports_them(tmp_path):
     softmax = distances.table.query("n == 12 and seed == 1")
     cells = [1, 2, 3, math.sqrt(20), math.sqrt(42), (8 * 9 * 10 * 11) ** 0.25]
     np.testing.assert_allclose(softmax["distance"], cells)
-    report = build_report(data, fit_exponents(data.points))
+    report = build_report(data)
     assert "Distance to the row that is read" in [section.heading for section in report.sections]
-    of_readout = dataclasses.replace(data, distances=distances.table.assign(distance=0.0))
-    for one, unflipped in ((report, True), (build_report(of_readout, fit_exponents(data.points)), False)):
+    data.flips.add("softmax", 12, 0, [11], [1.0], readout="last")  # the symbol that is read
+    for one, unflipped in ((report, True), (build_report(data), False)):
         assert ("The symbol at that position is not flipped" in one.introduction[0]) == unflipped

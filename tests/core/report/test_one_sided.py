@@ -59,7 +59,7 @@ def test_zeros_are_not_called_exact_zeros_everywhere_where_some_values_are_bound
 
 def test_bounds_are_drawn_hollow_with_an_arrow_and_explained():
     fits = fit_exponents(TABLE)
-    assert inexact(TABLE, "a", "max").bounds == {128: "lower bound", 256: "lower bound"}
+    assert inexact(TABLE, "a", "max")["bounds"] == {128: "lower bound", 256: "lower bound"}
     figure = sensitivity_figure(TABLE, fits, STYLES, statistics=["mean", "max", "min"])
     for text in ("arrow up is a lower bound", "a random sample of the flips", "do not enter the fits"):
         assert text in figure.caption

@@ -16,8 +16,7 @@ from jaxsens.core.report.panels import (
     Line,
     Panel,
     draw_panels,
-    png_bytes,
-    svg_bytes,
+    figure_bytes,
     variant_styles,
 )
 from tests.core.report.drawn import y_labels
@@ -38,7 +37,7 @@ def test_variants_differ_in_marker_and_dashes_so_that_black_and_white_suffices()
 
 
 def test_the_same_figure_is_the_same_svg():
-    first, second = svg_bytes(draw()), svg_bytes(draw())
+    first, second = figure_bytes(draw(), "svg"), figure_bytes(draw(), "svg")
     assert first == second
     assert b"<dc:date>" not in first
 
@@ -47,8 +46,8 @@ def test_drawing_leaves_matplotlibs_global_state_alone():
     with matplotlib.rc_context({"font.size": 31.0, "axes.facecolor": "black", "svg.hashsalt": "mine"}):
         before = dict(matplotlib.rcParams)
         figure = draw()
-        png_bytes(figure)
-        svg_bytes(figure)
+        for format in ("png", "svg", "pdf"):
+            figure_bytes(figure, format)
         assert dict(matplotlib.rcParams) == before
 
 
@@ -56,7 +55,7 @@ def test_drawing_leaves_matplotlibs_global_state_alone():
 def test_drawing_needs_no_pyplot_and_so_leaves_the_choice_of_a_backend_to_the_user():
     code = (
         "import sys\nfrom jaxsens.core.report import figures, panels\n"
-        "figure = panels.Figure()\npanels.png_bytes(figure)\npanels.svg_bytes(figure)\n"
+        "figure = panels.Figure()\npanels.figure_bytes(figure, 'png')\npanels.figure_bytes(figure, 'svg')\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )
     ran = subprocess.run(
@@ -66,9 +65,9 @@ def test_drawing_needs_no_pyplot_and_so_leaves_the_choice_of_a_backend_to_the_us
 
 
 def test_a_users_settings_do_not_change_the_figure():
-    plain = svg_bytes(draw())
+    plain = figure_bytes(draw(), "svg")
     with matplotlib.rc_context({"font.size": 31.0, "axes.facecolor": "black", "lines.linewidth": 9}):
-        assert svg_bytes(draw()) == plain
+        assert figure_bytes(draw(), "svg") == plain
 
 
 def axes_from(low: float, high: float, lengths: list[int] | None = None) -> Axes:

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 from matplotlib.colors import LogNorm
 
-from jaxsens.core.report.data import BINS, ProfileBuilder
+from jaxsens.core.report.data import BINS, FlipTables
 from jaxsens.core.report.figures import DECADES, profile_figure
 from tests.core.report.drawn import axes_titled, clashes
 
 
 def test_a_short_input_has_a_cell_a_position_and_none_for_what_was_not_flipped():
-    builder = ProfileBuilder()
-    builder.add("a", 4, [0, 1, 2, 0], [1.0, 2.0, 0.0, 3.0])
-    (profile,) = builder.profiles().values()
+    tables = FlipTables()
+    tables.add("a", 4, 0, [0, 1, 2, 0], [1.0, 2.0, 0.0, 3.0])
+    (profile,) = tables.profiles.values()
     np.testing.assert_array_equal(profile, [2.0, 2.0, 0.0, np.nan])
 
 
@@ -20,10 +20,10 @@ def test_cells_are_means_over_all_flips_in_them_however_they_came_in():
     rng = np.random.default_rng(0)
     n = 100
     positions, norms = rng.integers(0, n, 5000), rng.random(5000)
-    builder = ProfileBuilder()
+    tables = FlipTables()
     for part in np.array_split(np.arange(5000), 7):
-        builder.add("a", n, positions[part], norms[part])
-    (profile,) = builder.profiles().values()
+        tables.add("a", n, 0, positions[part], norms[part])
+    (profile,) = tables.profiles.values()
     assert profile.size == BINS
     expected = [norms[np.floor(positions * BINS / n) == cell].mean() for cell in range(BINS)]
     np.testing.assert_allclose(profile, expected)

@@ -1,22 +1,14 @@
 from __future__ import annotations
 
 import csv
-import io
 import math
 
 import numpy as np
 import pandas as pd
-from rich.console import Console
 
 from jaxsens.core.report.fits import fit_exponents
-from jaxsens.core.report.page import summary_table, write_summary
-from tests.core.report.synthetic import points, power, six_variants
-
-
-def printed(fits, width: int = 120) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(summary_table(fits))
-    return console.file.getvalue()  # type: ignore[attr-defined]
+from jaxsens.core.report.page import write_summary
+from tests.core.report.synthetic import six_variants
 
 
 def test_summary_csv_has_exactly_the_columns_promised_and_every_digit(tmp_path):
@@ -35,21 +27,3 @@ def test_summary_csv_has_exactly_the_columns_promised_and_every_digit(tmp_path):
             assert float(row[column]) == expected or (math.isnan(expected) and row[column] == "nan")
     assert np.sum(np.isnan(pd.read_csv(tmp_path / "summary.csv")["exponent"].to_numpy())) == 2
     assert [file.name for file in tmp_path.iterdir()] == ["summary.csv"]
-
-
-def test_a_narrow_terminal_cuts_nothing_off_beside_a_long_name():
-    name = "average-sensitivity-per-position"
-    text = printed(fit_exponents(points({"temperature-bounded": {name: power(-1)}})), 80)
-    assert "…" not in text
-    assert "[−1.00, −1.00]" in text
-    assert "falls about as" in text
-
-
-def test_the_terminal_table_takes_a_variants_name_literally():
-    assert "[bold]odd" in printed(fit_exponents(points({"[bold]odd": {"mean": power(-1)}})))
-
-
-def test_the_terminal_table_counts_no_seeds_where_no_seed_has_a_slope():
-    text = " ".join(printed(fit_exponents(points({"soft": {"max": power(-1)}}, lengths=(8, 16)))).split())
-    assert "shows no clear trend (no seed has 3 values for a slope;" in text
-    assert "seeds" not in text.split("variant")[0]

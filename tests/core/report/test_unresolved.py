@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from matplotlib.path import Path
 
-from jaxsens.core.report.data import DistanceBuilder, ProfileBuilder, inexact
+from jaxsens.core.report.data import FlipTables, inexact
 from jaxsens.core.report.figures import fitted_power, measured_line, sensitivity_figure
 from jaxsens.core.report.fits import fit_exponents, summary_sentence
 from jaxsens.core.report.panels import variant_styles
@@ -112,7 +112,7 @@ def test_a_floor_is_drawn_hollow_with_an_arrow_down_and_off_the_line():
     assert "is what the value is at most" in figure.caption
     for other in ("Hollow markers are estimates", "arrow up is a lower bound"):
         assert other not in figure.caption
-    assert inexact(TABLE, "a", "mean").bounds == {128: "at most", 256: "at most"}
+    assert inexact(TABLE, "a", "mean")["bounds"] == {128: "at most", 256: "at most"}
     mean, largest = figure.figure.axes[:2]
 
     def arrows(axes):
@@ -146,11 +146,10 @@ def test_the_report_names_the_lengths_that_a_dtype_does_not_resolve():
 def test_cells_of_profiles_and_distances_that_rounding_decides_are_no_values():
     positions, norms = np.arange(8), np.array([0.0] * 4 + [1.0] * 4)
     resolution = np.full(8, 1e-7)
-    profiles, distances = ProfileBuilder(), DistanceBuilder()
-    profiles.add("a", 8, positions, norms, resolution)
-    assert np.isnan(profiles.profiles()["a", 8]).tolist() == [True] * 4 + [False] * 4
-    distances.add("a", 8, 0, "last", positions, norms, resolution)
-    table = distances.table()
+    tables = FlipTables()
+    tables.add("a", 8, 0, positions, norms, resolution, "last")
+    assert np.isnan(tables.profiles["a", 8]).tolist() == [True] * 4 + [False] * 4
+    table = tables.distances
     blurred = table["distance"].to_numpy() > 3.5
     assert table["mean_is"].tolist() == ["at most" if far else "exact" for far in blurred]
     assert table["mean"][blurred].tolist() == pytest.approx([1e-7] * int(np.sum(blurred)))

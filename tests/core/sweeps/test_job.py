@@ -14,7 +14,7 @@ from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L1
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.report.data import load_sweep
+from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps import sweep as sweeps
 from jaxsens.core.sweeps.jobs import job as jobs

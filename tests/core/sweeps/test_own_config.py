@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.report.data import load_sweep
+from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.jobs.job import Outcome
 from jaxsens.core.sweeps.sweep import Sweep, run_sweep

@@ -63,8 +63,8 @@ def printed(console: Console) -> str:
 def draw_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replaces the pictures of reports, where only what surrounds them is tested."""
     monkeypatch.setattr(ReportFigure, "figure", None)
-    for name in ("svg_bytes", "png_bytes"):
-        monkeypatch.setattr(page, name, lambda figure: b"<?xml a picture")
+    monkeypatch.setattr(ReportFigure, "narrow", None)
+    monkeypatch.setattr(page, "figure_bytes", lambda figure, format, **options: b"<?xml a picture")
 
 
 def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensitivity:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxsens.core.base import registry
-from jaxsens.core.report.data import load_sweep
+from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sources import naming
 from jaxsens.core.sweeps.sweep import run_sweep

@@ -7,10 +7,7 @@ import pytest
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.measures import Decision, Measure, balancing_threshold
-from jaxsens.core.report.figures import change_label, sensitivity_figure, sensitivity_panel
-from jaxsens.core.report.fits import fit_exponents, statistic_name
-from jaxsens.core.report.panels import variant_styles
-from jaxsens.core.report.report import build_report
+from jaxsens.core.report.figures import change_label
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import (
     AVERAGE_SENSITIVITY,
@@ -23,7 +20,6 @@ from jaxsens.core.sweeps.points import (
     write_point,
 )
 from jaxsens.training.theorem6.config import parse_theorem6_config
-from tests.core.report.synthetic import points, power, sweep_data
 from tests.core.sweeps.tiny import TINY
 from tests.refusals import refusal, refused
 from tests.training.test_theorem6_config import INLINE
@@ -76,23 +72,6 @@ def test_decisions_are_not_estimated_beyond_a_length_and_distances_are():
 
 def test_a_single_output_has_no_direction():
     refused("measure.measure", sweep_of, 'measure = { kind = "cosine", outputs = [1] }', TINY)
-
-
-def test_reports_name_the_average_sensitivity_and_every_measure():
-    laws = {"mean": power(-1), AVERAGE_SENSITIVITY: power(0.5)}
-    table = points({"a": laws, "b": laws}, seeds=2)
-    fits = fit_exponents(table)
-    assert {fit.statistic for fit in fits} == {"mean", AVERAGE_SENSITIVITY}
-    assert statistic_name(AVERAGE_SENSITIVITY) == "average sensitivity"
-    report = build_report(sweep_data(table), fits)
-    found = next(section for section in report.sections if section.heading == "What was found")
-    assert any("average sensitivity" in text for text in found.bullets)
-    data = sweep_data(table)
-    assert AVERAGE_SENSITIVITY in data.points.columns
-    styles = variant_styles(["a", "b"])
-    panel = sensitivity_panel(table, fits, styles, statistic=AVERAGE_SENSITIVITY, norm="decision")
-    assert panel.y_label == "number of flips"
-    assert sensitivity_figure(table, fits, styles, statistics=("mean",), norm="kl").draw is not None
 
 
 def test_every_measure_has_a_label_for_axes():

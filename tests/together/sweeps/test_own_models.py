@@ -71,7 +71,7 @@ def faked(monkeypatch):
 @pytest.mark.long
 def test_the_numbers_are_those_of_a_loop_and_the_exponents_say_which_model_escapes_the_law(tmp_path):
     found = jaxsens.sweep({"softmax": SOFT, "log n": LOG}, LENGTHS, seeds=2, inputs=words, flips=2)
-    table = found.to_pandas().set_index(["variant", "n", "seed"])
+    table = found.points.set_index(["variant", "n", "seed"])
     assert len(table) == 12
     for name, make in (("softmax", SOFT), ("log n", LOG)):
         loop = [jaxsens.flip_sensitivity(make(n, 1), words(n, 1), 2) for n in LENGTHS]
@@ -84,18 +84,14 @@ def test_the_numbers_are_those_of_a_loop_and_the_exponents_say_which_model_escap
     assert soft["settled"]
     assert soft["growth"] == "falls about as 1/n"
     assert abs(log["exponent"] + 1) > 0.2
-    assert len(found.plot().axes) == 2
-    found.to_html(tmp_path / "page.html")
-    page = (tmp_path / "page.html").read_text()
+    page = found.report(tmp_path / "report").read_text()
     assert "falls about as 1/n" in page
-    assert 'href="figures' not in page
     assert "models that functions of the user" in page
     assert "bounded" not in re.sub(
         r"(?s)<p>.*?</p>", "", page.partition("The variants")[2].partition("</table>")[0]
     )
     assert "softmax: max falls about as 1/n (exponent" in repr(found)
     assert "<table" in found._repr_html_()
-    refused("path", found.to_html, "page.png")
 
 
 def test_models_of_every_kind_stand_side_by_side_and_say_their_symbols():
@@ -113,7 +109,7 @@ def test_models_of_every_kind_stand_side_by_side_and_say_their_symbols():
         "config": lambda n, seed: SMALL.replace(end_symbol=False),
     }
     found = jaxsens.sweep(models, [4, 5], seeds=1, flips=jaxsens.Substitute([0, 1]))
-    table = found.to_pandas().pivot_table("mean", "variant", "n")
+    table = found.points.pivot_table("mean", "variant", "n")
     assert table.loc["function"].tolist() == [0.25, pytest.approx(0.2)]
     assert table.loc["own"].tolist() == table.loc["config"].tolist()
     assert len(table) == 4
@@ -123,12 +119,26 @@ def test_a_config_gives_the_words_and_the_numbers_of_a_sweep_of_the_package(fake
     of_package = tiny_sweep()
     found = jaxsens.sweep({"softmax": config}, of_package.lengths, seeds=2)
     with_end = [point for point in of_package.points if point.variant == "softmax"]
-    ours = found.data.metadata
+    ours = found.metadata
     assert [one.statistics["mean"] for one in ours] == [
         sweep_points.compute("mean", fake_flip_sensitivity(one.model(), one.tokens()).norms)
         for one in with_end
     ]
-    assert found.data.plan.variants[0].bounded is True
+    assert found.plan.variants[0].bounded is True
+
+
+@pytest.mark.parametrize("notebook", [False, True])
+def test_a_script_has_a_line_of_progress_and_a_notebook_a_bar_without_a_warning(
+    faked, notebook, monkeypatch, capsys
+):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: notebook)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)  # as where it is not installed: rich warns then
+    jaxsens.sweep({"a": config}, LENGTHS, seeds=2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "6/6" in err
+    assert ("━" in err) == notebook
+    assert len(err.splitlines()) == 1 or notebook
 
 
 def test_the_folder_is_that_of_the_command_line(faked, monkeypatch, tmp_path, capsys):
@@ -137,7 +147,7 @@ def test_the_folder_is_that_of_the_command_line(faked, monkeypatch, tmp_path, ca
     code, told, _ = run(capsys, "status", tmp_path, "--json")
     assert (code, json.loads(told)["state"], json.loads(told)["points"]) == (0, "finished", 6)
     assert run(capsys, "report", tmp_path)[0] == 0
-    assert len((tmp_path / "points.csv").read_text().splitlines()) == 1 + len(found.to_pandas())
+    assert len((tmp_path / "points.csv").read_text().splitlines()) == 1 + len(found.points)
     assert (tmp_path / "sweep.toml").read_text() == (
         f'# jaxsens.sweep({{"a b": {__name__}:config}}, [8, 16, 32], seeds=[0, 1], flips=Substitute(), measure=L2(), '
         "engine=Auto())\n"
@@ -158,11 +168,11 @@ def test_a_stopped_sweep_goes_on_and_grows_without_measuring_again(faked, monkey
     with pytest.raises(jaxsens.SweepInterrupted, match="after 2 points") as stopped:
         jaxsens.sweep({"a": config}, LENGTHS, seeds=2, out=tmp_path)
     assert stopped.value.partial is not None
-    assert len(stopped.value.partial.to_pandas()) == 2
+    assert len(stopped.value.partial.points) == 2
     again = jaxsens.sweep({"a": config}, LENGTHS, seeds=2, out=tmp_path)
     assert faked == [8, 8, 16, 16, 32, 32]
     more = jaxsens.sweep({"a": config, "b": wider}, (*LENGTHS, 64), seeds=[0, 1, 5], out=tmp_path)
-    assert len(faked) == len(more.to_pandas()) == 24
+    assert len(faked) == len(more.points) == 24
     assert set(more.fits[0].local) >= set(again.fits[0].local) or more.fits
 
 
@@ -314,7 +324,7 @@ def test_a_config_runs_code_only_if_it_may(faked, monkeypatch, coded, capsys):
     assert (code, len(faked)) == (0, 12), log
     assert (folder / "imported").exists()
     of_python = jaxsens.sweep({"itself": config, "wide": wider}, LENGTHS, seeds=2, out=folder / "out")
-    assert (len(faked), len(of_python.to_pandas())) == (12, 12)
+    assert (len(faked), len(of_python.points)) == (12, 12)
 
 
 def test_a_stopped_sweep_of_code_says_how_it_goes_on(monkeypatch, coded, capsys):

@@ -108,8 +108,8 @@ class ShownParts:
         return tokens
 
 
-def page(view: ResultView, by: By | None, title: str) -> str:
-    """Returns a whole page.
+def page(view: ResultView, by: By | None = None, title: str | None = None) -> str:
+    """Returns a whole page, or without a title what a notebook shows: the first positions only if there are many.
 
     Args:
         view: the result by position.
@@ -117,18 +117,8 @@ def page(view: ResultView, by: By | None, title: str) -> str:
             mean of decisions.
         title: of the page.
     """
-    return _rendered(view, by, MOST_ON_PAGE, title)
-
-
-def fragment(view: ResultView, by: By | None = None) -> str:
-    """Returns what a notebook shows; its first positions only if there are many. Arguments as for `page`."""
-    return _rendered(view, by, MOST_IN_NOTEBOOK)
-
-
-def _rendered(view: ResultView, by: By | None, most: int, title: str | None = None) -> str:
-    """Returns a page with a title, or without one what stands on a page of its own."""
-    parts = vars(shown_parts(view, by, most))
-    return _template().render(whole=title is not None, title=title or "", view=view, **parts)
+    parts = shown_parts(view, by, MOST_IN_NOTEBOOK if title is None else MOST_ON_PAGE)
+    return _template().render(whole=title is not None, title=title or "", view=view, **vars(parts))
 
 
 @cache

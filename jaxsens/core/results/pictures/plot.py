@@ -155,11 +155,8 @@ def _draw(axes: Axes, view: ResultView, k: int) -> None:
         bottom = axes.get_xaxis_transform()
         axes.plot(unflipped, np.full(len(unflipped), 0.02), "x", color=GREY, markersize=0.7 * size,
                   transform=bottom, label="not flipped", clip_on=False)  # fmt: skip
-    _label(axes, view, k, places if few and _inches(axes) >= LABEL_INCHES * len(places) else None)
-
-
-def _inches(axes: Axes) -> float:
-    return axes.get_window_extent().width / axes.get_figure(root=True).dpi  # pyright: ignore[reportOptionalMemberAccess]
+    inches = axes.get_window_extent().width / axes.get_figure(root=True).dpi  # pyright: ignore[reportOptionalMemberAccess]
+    _label(axes, view, k, places if few and inches >= LABEL_INCHES * len(places) else None)
 
 
 def _draw_at_most(axes: Axes, most: np.ndarray, places: np.ndarray, size: float, signed: bool) -> None:

@@ -31,32 +31,35 @@ _RESOLUTION = 200
 
 _BREAK = re.compile("\r\n|[\r\n]")
 
-_SETTINGS = {"svg.hashsalt": "jaxsens"}
 
-
-def picture_bytes(view: ResultView, by: By | None, title: str, kind: Literal["png", "svg"]) -> bytes:
+def picture_bytes(
+    view: ResultView, by: By | None, title: str, kind: Literal["png", "svg"], notes: bool = True
+) -> bytes:
     """Returns the picture as a file. The same result gives the same bytes.
 
     Args:
         view: the result by position.
         by: what colours show, as for `picture.page`.
-        title: above the text.
+        title: above the text; empty for none.
         kind: "png", with 200 dots per inch, or "svg".
+        notes: whether sentences stand above and below the text.
     """
     content, metadata = io.BytesIO(), {"Date": None} if kind == "svg" else {"Software": None}
     parts = shown_parts(view, by, MOST_IN_PICTURE)
     texts = (text for one in parts.inputs for token in one.tokens for text in (token.space, token.text))
-    with drawing([*texts, title, *parts.premises], _SETTINGS):
-        figure = text_figure(view, by, title)
+    with drawing([*texts, title, *parts.premises], {"svg.hashsalt": "jaxsens"}):
+        figure = text_figure(view, by, title, notes)
         figure.savefig(content, format=kind, dpi=_RESOLUTION, metadata=metadata)
     return content.getvalue()
 
 
-def text_figure(view: ResultView, by: By | None, title: str) -> Figure:
+def text_figure(view: ResultView, by: By | None, title: str, notes: bool = True) -> Figure:
     """Returns the figure: title, what is shown, legend, and the coloured text of every input."""
     parts, sheet = shown_parts(view, by, MOST_IN_PICTURE), _Sheet()
-    sheet.paragraph([title], size=14, bold=True)
-    sheet.paragraph([f"{parts.explained}.", *parts.premises], size=9)
+    if title:
+        sheet.paragraph([title], size=14, bold=True)
+    if notes:
+        sheet.paragraph([f"{parts.explained}.", *parts.premises], size=9)
     sheet.tokens(parts.legend, framed=view.estimated)
     for one in parts.inputs:
         if one.heading:
@@ -68,12 +71,14 @@ def text_figure(view: ResultView, by: By | None, title: str) -> Figure:
             )
     if parts.hidden_inputs:
         sheet.paragraph([f"… and {parts.hidden_inputs} more inputs, which this picture leaves out."], size=9)
-    notes = ["Dotted bar: decrease."] if view.measure.signed else []
-    notes += ["Framed: measured; others are estimates."] if view.estimated else []
+    if not notes:
+        return sheet.finished()
+    said = ["Dotted bar: decrease."] if view.measure.signed else []
+    said += ["Framed: measured; others are estimates."] if view.estimated else []
     characters = "".join(token.text for one in parts.inputs for token in one.tokens)
     if any(unicodedata.bidirectional(one) in ("R", "AL") for one in characters):
-        notes.append("Tokens stand from left to right, those of scripts written to the left as well.")
-    sheet.paragraph([f"{parts.facts}.", *notes], size=9)
+        said.append("Tokens stand from left to right, those of scripts written to the left as well.")
+    sheet.paragraph([f"{parts.facts}.", *said], size=9)
     return sheet.finished()
 
 
