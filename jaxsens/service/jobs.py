@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jaxsens.core.base.errors import InputError
+from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerGone, WorkerProcess
 from jaxsens.service.store import ENDED, MOST_CRASHES, Store, StoredJob, StoreFull
@@ -97,6 +98,9 @@ class Jobs:
         """
         known = await self.look_at(question)
         before = self.store.get(known["id"])
+        if before is not None and before.state == "finished":
+            await self.result(before)  # one that is lost or damaged is measured again
+            before = self.store.get(known["id"])
         if before is None or before.again:
             self._check_affordable(known["about"])
         job = self.store.add(known["id"], question, known["about"])
@@ -104,6 +108,15 @@ class Jobs:
         self._changed(job.id)
         self._waked.set()
         return job
+
+    async def result(self, job: StoredJob) -> FlipSensitivity | None:
+        """Returns the result of a job that has finished; None if it is lost or damaged, which fails the job."""
+        try:
+            return await asyncio.to_thread(load_result, self.store.result(job.id))
+        except InputError as error:
+            if self.store.get(job.id) is job:  # nobody has forgotten it in the meantime
+                self.store.lose(job.id, str(error))
+            return None
 
     def _check_affordable(self, about: dict[str, Any]) -> None:
         """Raises Refused, with the estimate and what to do instead."""
@@ -180,10 +193,7 @@ class Jobs:
         Where the store takes no more, it tries again until the store does.
         """
         while not self._closing:
-            job = None
-            with suppress(StoreFull):
-                job = self._next(worker)
-            if job is None:
+            if (job := self._next(worker)) is None:
                 self._waked.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._waked.wait(), 1.0)
@@ -205,7 +215,7 @@ class Jobs:
         taken = {one.job for one in self.workers if one.job is not None}
         job = self.store.next(taken) if worker.ready else None
         if job is not None:
-            self.store.change(job.id, state="running", began=time.time())
+            self.store.change(job.id, state="running")
             self._changed(job.id)
         return job
 
@@ -227,8 +237,7 @@ class Jobs:
             case "running":
                 job = self.store.get(message["id"])
                 if job is not None and job.state == "running":
-                    with suppress(StoreFull):  # where the store takes no more, the next count may do
-                        self.store.change(job.id, done=message["done"], total=message["total"])
+                    self.store.change(job.id, done=message["done"], total=message["total"])
                     self._changed(job.id)
             case "refused":
                 pass  # the process ends, and says why
@@ -256,7 +265,7 @@ class Jobs:
             found = answer["found"]
             self._end(job, "finished", found=found, done=found["flips"], total=found["flips"])
             self.metrics.flips.inc(found["flips"])
-            self.metrics.seconds.observe(time.time() - job.asked)
+            self.metrics.seconds.observe(max(0.0, time.time() - job.asked))
 
     async def close(self) -> None:
         """Accepts nothing more, and ends the workers: the next start asks again for what they have not answered."""
@@ -266,7 +275,7 @@ class Jobs:
         await asyncio.gather(*(worker.end() for worker in self.workers))
 
     def _end(self, job: StoredJob, state: str, message: str = "", **values: Any) -> None:
-        self.store.change(job.id, state=state, message=message, ended=time.time(), **values)
+        self.store.change(job.id, state=state, message=message, **values)
         self.metrics.ended.labels(state).inc()
         self._changed(job.id)
 

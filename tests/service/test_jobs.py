@@ -87,8 +87,7 @@ async def until(holds: Callable[[], Any], seconds: float = 10.0) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("when", ["it is handed out", "its result is noted"])
-def test_a_store_that_was_full_for_a_while_does_not_stop_the_queue(tmp_path, monkeypatch, when):
+def test_a_store_that_was_full_for_a_while_does_not_stop_the_queue(tmp_path, monkeypatch):
     async def act(jobs: Jobs, worker: PlayedWorker) -> None:
         full, change = False, jobs.store.change
 
@@ -98,17 +97,12 @@ def test_a_store_that_was_full_for_a_while_does_not_stop_the_queue(tmp_path, mon
             change(*args, **values)
 
         monkeypatch.setattr(jobs.store, "change", changed)
-        full = when == "it is handed out"
         await jobs.accept("a")
-        if not full:
-            await until(lambda: worker.given)
-            full = True
-            worker.answer.set_result({"found": FOUND})
+        await until(lambda: worker.given)
+        full = True
+        worker.answer.set_result({"found": FOUND})
         await asyncio.sleep(0.3)
         full = False
-        await until(lambda: worker.given)
-        if when == "it is handed out":
-            worker.answer.set_result({"found": FOUND})
         await until(lambda: state(jobs, "a") == ("finished", 0))
         assert worker.given == ["a"]
 

@@ -103,6 +103,23 @@ def test_the_same_question_is_the_same_job_and_is_answered_from_the_store(servic
     assert service.ask(model="tiny", tokens=[2, 2, 1, 0], measure="l1").json()["id"] != first.json()["id"]
 
 
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"PAR1")])
+def test_a_lost_or_damaged_result_is_never_told_and_measured_again_when_asked(service, damage):
+    question = {"model": "tiny", "tokens": [2, 2, 2, 0, 1], "flips": "delete"}
+    job = service.ask(**question).json()["id"]
+    assert service.ended(job)["state"] == "finished"
+    whole = service.result(job)
+    for first in ("ask", "read"):
+        damage(service.store / "results" / f"{job}.parquet")
+        if first == "read":
+            answers = [service.http.get(f"/v1/measurements/{job}/{form}") for form in ("result.json", "page")]
+            assert {one.status_code for one in answers} == {404}
+            assert "ask again" in service.http.get(f"/v1/measurements/{job}").json()["message"]
+        assert service.ask(**question).status_code == 202
+        assert service.ended(job)["state"] == "finished"
+        assert np.array_equal(service.result(job).values, whole.values)
+
+
 def test_a_question_of_what_it_would_cost_measures_nothing(service):
     before = len(service.http.get("/v1/measurements").json())
     about = service.http.post("/v1/measurements?explain=1", json={"model": "tiny", "tokens": WORD}).json()

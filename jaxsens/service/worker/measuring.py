@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from jaxsens.core.base.errors import InputError, collecting
+from jaxsens.core.base.files import only_inside
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.options import MANY_CALLS
@@ -142,7 +143,8 @@ class Desk:
                 placement=question.placement.placement(),
                 progress=progress,
             )
-        result.save(place)
+        with only_inside(place.parent.parent):
+            result.save(place)
         self._measured.add((question.shape(), result.n))
         own = [str(one.message) for one in noted if one.category.__module__.startswith("jaxsens")]
         numbers = {"mean": result.mean, "max": result.max}
