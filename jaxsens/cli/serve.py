@@ -97,8 +97,8 @@ class ServeOptions(OptionGroup):
                 problems.add(f"--{option.replace('_', '-')}", value, "at least 1")
         token = self.secret()
         if token is not None and not (len(token) >= _SHORTEST_TOKEN and token.isalnum() and token.isascii()):
-            remedy = f"at least {_SHORTEST_TOKEN} letters and digits; without it a random one is printed"
-            problems.add("--token", token, remedy)
+            remedy = f"give at least {_SHORTEST_TOKEN} letters and digits; without it a random one is printed"
+            problems.note("--token", remedy)  # which does not repeat it
         if self.host not in (None, *_LOCAL) and token is None:
             problems.add(
                 "--host", self.host, "give --token too: others than this machine can reach the service"

@@ -19,6 +19,11 @@ _ADMITTING = 32
 """The questions that may wait to be looked at."""
 
 
+STEP_SECONDS = 600.0
+"""That a worker may take to look at a question, for which it may load a model, or for a step of a measurement beside
+ten times what all of it was estimated to take. Then it is replaced."""
+
+
 class Refused(Exception):
     """A question that is not accepted now.
 
@@ -76,7 +81,7 @@ class Jobs:
         worker = min((one for one in self.workers if one.ready), key=lambda one: one.job is not None)
         self._admitting += 1
         try:
-            answer = await worker.ask("admit", question=question)
+            answer = await worker.ask("admit", STEP_SECONDS, question=question)
         except WorkerGone as gone:
             answer: dict[str, Any] = {"error": str(gone)}
         finally:
@@ -222,8 +227,8 @@ class Jobs:
     async def _measured(self, worker: WorkerProcess, job: StoredJob) -> dict[str, Any]:
         """Returns the worker's answer; if it ends before, why, as "crash"."""
         try:
-            place = str(self.store.result(job.id))
-            return await worker.ask("measure", id=job.id, question=job.question, place=place)
+            place, seconds = str(self.store.result(job.id)), STEP_SECONDS + 10 * job.about["seconds"]
+            return await worker.ask("measure", seconds, id=job.id, question=job.question, place=place)
         except InputError as error:
             return {"error": str(error)}
         except WorkerGone as gone:
@@ -239,6 +244,8 @@ class Jobs:
                 if job is not None and job.state == "running":
                     self.store.change(job.id, done=message["done"], total=message["total"])
                     self._changed(job.id)
+            case "alive":
+                pass
             case "refused":
                 pass  # the process ends, and says why
             case unknown:

@@ -24,7 +24,7 @@ from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.service import shown
-from jaxsens.service.guard import TooLong, refusal
+from jaxsens.service.guard import refusal
 from jaxsens.service.jobs import Jobs, Refused
 from jaxsens.service.openapi import kinds, openapi
 from jaxsens.service.store import ENDED, StoredJob
@@ -77,7 +77,6 @@ class Routes:
             InputError: _unusable,
             Refused: _refused,
             OSError: lambda request, error: refusal(507, str(error)),
-            TooLong: lambda request, error: refusal(413, str(error)),
             HTTPException: lambda request, error: refusal(error.status_code, error.detail),
         }
         return Starlette(routes=routes, exception_handlers=handlers)

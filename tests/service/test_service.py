@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from tests.refusals import refused
+from tests.refusals import refusal, refused
 from tests.service.served import MODELS, ROOT, SLOWLY, TOKEN, Served, free_port, serving, tiny
 
 WORD = [0, 1, 2, 2, 1, 0, 1, 2]
@@ -54,6 +53,30 @@ def test_the_client_returns_what_the_function_returns_bit_for_bit(client, asked)
     assert np.array_equal(found.values, named.values)
     assert np.array_equal(found.resolution, wanted.resolution)
     assert found.description() == wanted.description()
+
+
+def test_the_client_reads_the_token_of_the_environment_and_uses_no_proxy(service, monkeypatch):
+    monkeypatch.setenv("JAXSENS_TOKEN", TOKEN)
+    for proxy in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(proxy, "http://127.0.0.1:9")
+    with jaxsens.service.Client(service.address) as client:
+        assert {one["name"] for one in client.models()} == {*MODELS}
+        assert httpx.get(client.page, trust_env=False).status_code == 303
+    monkeypatch.delenv("JAXSENS_TOKEN")
+    with refusal("token"):
+        jaxsens.service.Client(service.address)
+    with refusal("timeout"):
+        jaxsens.service.Client(service.address, TOKEN, timeout=0.0)
+
+
+def test_a_measurement_that_takes_longer_than_the_clients_timeout_goes_on(service):
+    asked = {"tokens": [0, 1] * 30, **{name: one for name, one in SLOWLY.items() if name != "placement"}}
+    with jaxsens.service.Client(service.address, TOKEN, timeout=0.5) as client:
+        with pytest.raises(jaxsens.service.ServiceError, match=r"timeout = 0\.5"):
+            client.flip_sensitivity(**asked, placement=jaxsens.Placement(batch_size=1))
+        (job, *_) = client.measurements()
+        assert job["state"] in ("queued", "running")
+        client.cancel(job["id"])
 
 
 def test_several_inputs_of_one_length_are_one_question(client):
@@ -348,18 +371,6 @@ def test_a_panic_in_a_worker_is_an_answer_and_the_service_goes_on(tmp_path):
             assert "Panic: called `Option::unwrap()`" in answer.text
         assert served.ended(served.ask(model="tiny", tokens=WORD).json()["id"])["state"] == "finished"
         assert served.workers() == [worker]
-
-
-def test_small_answers_are_sent_at_once(tmp_path):
-    """Without TCP_NODELAY every answer on a kept connection waits 40 ms for an acknowledgement."""
-    from jaxsens.service.server import Service, _listening
-
-    with (
-        _listening(Service({}, tmp_path, port=0)) as listener,
-        socket.create_connection(listener.getsockname()[:2]),
-        listener.accept()[0] as connection,
-    ):
-        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 def test_a_model_that_cannot_be_loaded_ends_the_service_with_its_reason(tmp_path):

@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -51,6 +52,7 @@ class _Worker:
         from jaxsens.service.worker.measuring import Desk
         from jaxsens.service.worker.models import ServedModels
 
+        threading.Thread(target=self._beat, daemon=True).start()
         given = self._settings
         kept = None
         if given["cache"] != "off":
@@ -70,6 +72,12 @@ class _Worker:
             self._send(of=message["of"], **_answered(self._measured, message))
             if kept is not None:
                 kept.keep()  # a worker ends by being killed
+
+    def _beat(self) -> None:
+        """Says that the process runs: the server replaces one that says nothing."""
+        while True:
+            self._send(event="alive")
+            time.sleep(1.0)
 
     def _listen(self, lines: BinaryIO) -> None:
         """Reads what the server sends, and ends the process when the server has ended."""
