@@ -235,21 +235,12 @@ class Jobs:
             return {"crash": str(gone), "counted": not gone.admitting}
 
     def _heard(self, message: dict[str, Any]) -> None:
-        """Takes note of what a worker says of itself."""
-        match message["event"]:
-            case "ready":
-                self._waked.set()
-            case "running":
-                job = self.store.get(message["id"])
-                if job is not None and job.state == "running":
-                    self.store.change(job.id, done=message["done"], total=message["total"])
-                    self._changed(job.id)
-            case "alive":
-                pass
-            case "refused":
-                pass  # the process ends, and says why
-            case unknown:
-                raise RuntimeError(f"a worker said {unknown!r}, for which the server has no rule")
+        """Takes note that a worker is ready, or has done a step."""
+        job = self.store.get(message.get("id", ""))
+        if job is not None and job.state == "running":
+            self.store.change(job.id, done=message["done"], total=message["total"])
+            self._changed(job.id)
+        self._waked.set()
 
     def _note(self, name: str, answer: dict[str, Any]) -> None:
         """Notes what became of a job. A job that is no longer running was cancelled, and perhaps asked for again or

@@ -99,7 +99,8 @@ class WorkerProcess:
                     refused = message["refusal"]
                 if message["event"] == "ready":
                     self.ready, self.models = True, message["models"]
-                on_event(message)
+                if message["event"] in ("ready", "running"):
+                    on_event(message)
             ended = _ended(await process.wait())
             why = self._late or ended
         finally:

@@ -65,7 +65,6 @@ class Routes:
             Route(f"{one}/events", self.events),
             Route(f"{one}/result.parquet", self.parquet),
             *(Route(f"{one}/{name}", self._form(*form)) for name, form in _FORMS.items()),
-            Route(f"{one}/call.py", self.call),
             Route("/v1/models", self.models),
             Route("/openapi.json", self.description),
             Route("/metrics", self.metrics),
@@ -139,15 +138,11 @@ class Routes:
         self, show: Callable[[FlipSensitivity], bytes], media_type: str
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handler(request: Request) -> Response:
+            """What was measured, in one of its forms."""
             result = await self._result(request)
             return Response(await run_in_threadpool(show, result), media_type=media_type)
 
         return handler
-
-    async def call(self, request: Request) -> Response:
-        """The Python program that measures the same."""
-        question = read_question(self._asked(request).question, self._models)
-        return Response(shown.as_call(question, self._models), media_type="text/x-python")
 
     async def _result(self, request: Request) -> FlipSensitivity:
         job = self._asked(request)
@@ -181,7 +176,7 @@ class Routes:
 
     async def description(self, request: Request) -> Response:
         """The routes, as OpenAPI."""
-        return JSONResponse(openapi(self._models))
+        return JSONResponse(openapi(request.app.routes, self._models))
 
     async def metrics(self, request: Request) -> Response:
         """Counts, for Prometheus."""

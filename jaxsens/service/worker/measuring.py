@@ -52,7 +52,7 @@ class Desk:
         Raises:
             InputError: for what `flip_sensitivity` would reject before it runs the model.
         """
-        model, _ = self.models.get(question.model, question.reads)
+        model, weights = self.models.get(question.model, question.reads)
         subject = as_model(model)
         with_token(model, question.measure)
         with collecting("flip_sensitivity") as problems:
@@ -72,21 +72,11 @@ class Desk:
             "seconds": run.seconds_of(len(words), flips),
             "compiling": 0.0 if compiled else run.compiling,
         }
-        return {"id": self.name(question), "about": about}
-
-    def name(self, question: Question) -> str:
-        """Returns the digest of what a result depends on: the function, the weights, the inputs, the objects and the
-        version."""
-        model, weights = self.models.get(question.model, question.reads)
-        subject = as_model(model)
-        with collecting("flip_sensitivity") as problems:
-            words, reading = checked_input(
-                subject, encoded(model, question.tokens), question.readout, problems
-            )
         with numerics(subject.dtype):
-            digest = fingerprint(reading, words.shape[1], weights)
+            digest = fingerprint(reading, n, weights)
+        # All that a result depends on.
         told = json.dumps([question.shape(), digest, words.tolist(), version("jaxsens")], sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:24]
+        return {"id": hashlib.sha256(told.encode()).hexdigest()[:24], "about": about}
 
     def _plan(self, question: Question, n: int) -> PlannedRun:
         """Returns how inputs of this length are measured. The first question of a shape stands for all."""
@@ -123,7 +113,7 @@ class Desk:
             InputError: for what cannot be measured, and if the model or jaxsens are others than when it was asked.
             OSError: if the result cannot be written.
         """
-        if self.name(question) != job:
+        if self.admit(question)["id"] != job:
             raise InputError.of(
                 "model",
                 question.model,

@@ -66,18 +66,13 @@ class ServedModels:
         if not held:
             return {"name": name, "loaded": False}
         model, _, size = held[-1]
-        subject = as_model(model)
-        shape = getattr(model, "architecture", None) or subject.config
         return {
             "name": name,
             "loaded": True,
             "family": getattr(model, "family", type(model).__name__),
             "bytes": size,
-            "layers": getattr(shape, "layers", None),
-            "width": getattr(shape, "width", None),
-            "readout": subject.readout,
             "texts": isinstance(model, LayeredModel) and hasattr(model, "encode"),
-            "alphabet": subject.alphabet_size,
+            "alphabet": as_model(model).alphabet_size,
             "labels": _labels(self.given[name]),
         }
 
