@@ -16,7 +16,7 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.registry import Option, read
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
@@ -25,6 +25,7 @@ from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.progress import PROGRESS, progress_of
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.core.sweeps.placement_table import PlacementTable
+from jaxsens.service.worker.question import Question
 
 if TYPE_CHECKING:
     import httpx
@@ -118,7 +119,7 @@ class Client:
         """
         until = time.monotonic() + self._timeout
         with collecting("flip_sensitivity") as problems:
-            asked = {
+            asked: dict[str, Any] = {
                 "flips": None if flips is None else read(Flips, flips, problems),
                 "measure": read(Measure, measure, problems),
                 "engine": read(AskedEngine, engine, problems),
@@ -128,18 +129,11 @@ class Client:
             if placement is not None and placement.mesh is not None:
                 problems.add("placement", placement, "devices are the service's: leave the mesh out")
             inputs.progress(progress, 2, PROGRESS, problems)
-        question = {
-            "model": model,
-            "tokens": _plain(tokens),
-            **{name: one.table() for name, one in asked.items() if isinstance(one, Option)},
-            **(
-                {}
-                if placement is None
-                else {"placement": PlacementTable(placement.batch_size, placement.memory_budget).given()}
-            ),
-            "readout": readout,
-            **({} if output is None else {"output": output}),
-        }
+        given = Placement() if placement is None else placement
+        place = PlacementTable(given.batch_size, given.memory_budget)
+        question = Question(
+            model, _plain(tokens), **asked, placement=place, readout=readout, output=output
+        ).table()
         with collecting("flip_sensitivity") as problems:
             for name, value in question.items():
                 try:

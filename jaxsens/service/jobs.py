@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from jaxsens.core.base.errors import InputError
@@ -37,28 +36,27 @@ class Refused(Exception):
         self.status, self.retry = status, retry
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What is accepted.
+class Jobs:
+    """The jobs of a store, and the workers that do them. All in the event loop's thread.
 
-    Attributes:
+    Args:
+        store, workers, metrics: of the service.
         queued: how many jobs may wait or run.
         seconds: that a measurement may take, by its estimate.
         memory: bytes that it may take; None for no limit.
     """
 
-    queued: int = 1000
-    seconds: float = 3600.0
-    memory: int | None = None
-
-
-class Jobs:
-    """The jobs of a store, and the workers that do them. All in the event loop's thread."""
-
     def __init__(
-        self, store: Store, workers: Sequence[WorkerProcess], limits: Limits, metrics: Metrics
+        self,
+        store: Store,
+        workers: Sequence[WorkerProcess],
+        metrics: Metrics,
+        queued: int = 1000,
+        seconds: float = 3600.0,
+        memory: int | None = None,
     ) -> None:
-        self.store, self.workers, self._limits, self.metrics = store, workers, limits, metrics
+        self.store, self.workers, self.metrics = store, workers, metrics
+        self._queued, self._seconds, self._memory = queued, seconds, memory
         self._admitting, self._closing = 0, False
         self._waked, self._watching = asyncio.Event(), dict[str, set[asyncio.Event]]()
 
@@ -126,19 +124,17 @@ class Jobs:
     def _check_affordable(self, about: dict[str, Any]) -> None:
         """Raises Refused, with the estimate and what to do instead."""
         waiting, seconds = self.store.waiting()
-        if waiting >= self._limits.queued:
+        if waiting >= self._queued:
             retry = max(1.0, min(60.0, seconds / max(1, waiting)))
             raise Refused(429, f"{waiting} jobs wait, as many as may (--most-queued)", retry)
         told = (
             f"{about['flips']} flips take about {about['seconds']:.0f} s and {about['bytes'] / 2**30:.1f} GiB"
         )
         instead = 'ask for fewer flips, as {"kind": "neighbours", "sample": 1000}, or run `jaxsens measure`'
-        if about["seconds"] > self._limits.seconds:
-            raise Refused(
-                413, f"{told}; at most {self._limits.seconds:.0f} s here (--most-seconds): {instead}"
-            )
-        if self._limits.memory is not None and about["bytes"] > self._limits.memory:
-            limit = f"{self._limits.memory / 2**30:.1f} GiB"
+        if about["seconds"] > self._seconds:
+            raise Refused(413, f"{told}; at most {self._seconds:.0f} s here (--most-seconds): {instead}")
+        if self._memory is not None and about["bytes"] > self._memory:
+            limit = f"{self._memory / 2**30:.1f} GiB"
             raise Refused(413, f"{told}; at most {limit} here (--most-memory): {instead}")
 
     def cancel(self, job: StoredJob) -> None:

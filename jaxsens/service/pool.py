@@ -9,13 +9,15 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.service.worker.process import COMMAND
+
+COMMAND = (sys.executable, "-m", "jaxsens.service.worker.process")
 
 _LONGEST_LINE = 64 * 2**20
 

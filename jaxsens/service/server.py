@@ -18,7 +18,7 @@ from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError
 from jaxsens.service.connections import Connection, most_connections
 from jaxsens.service.guard import Guard
-from jaxsens.service.jobs import Jobs, Limits
+from jaxsens.service.jobs import Jobs
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerProcess, device_environments
 from jaxsens.service.routes import Routes
@@ -37,7 +37,7 @@ class Service:
         host, port: where it listens.
         names: further names under which it is called, such as that of a proxy.
         token: that clients need.
-        limits: what is accepted.
+        limits: what `Jobs` accepts: `queued`, `seconds`, `memory`.
         worker: what workers are told: `dtype`, `memory`, `most_tokens`, `cache`.
     """
 
@@ -47,7 +47,7 @@ class Service:
     port: int = 8321
     names: tuple[str, ...] = ()
     token: str = field(default="", repr=False)
-    limits: Limits = field(default_factory=Limits)
+    limits: Mapping[str, Any] = field(default_factory=dict)
     worker: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -77,7 +77,7 @@ async def _served(service: Service, store: Store, listener: socket.socket) -> No
     settings = {"models": dict(service.models), **service.worker}
     workers = [WorkerProcess(settings, environment) for environment in device_environments()]
     metrics = Metrics()
-    jobs = Jobs(store, workers, service.limits, metrics)
+    jobs = Jobs(store, workers, metrics, **service.limits)
     metrics.follow("waiting", "Jobs that wait or run", lambda: store.waiting()[0])
     metrics.follow("ready", "Workers that are ready", lambda: sum(one.ready for one in jobs.workers))
     names = (*_LOCAL, service.host, *service.names)

@@ -144,7 +144,7 @@ class Store:
         """Fails a job whose result is lost or damaged: asked again, it is measured again."""
         if (place := self.result(job)).exists():
             self._set_aside(place, why)
-        self.change(job, state="failed", message=f"its result was lost or damaged ({why}); ask again")
+        self.change(job, state="failed", message="its result was lost or damaged; ask again")
 
     def get(self, job: str) -> StoredJob | None:
         """Returns a job, or None."""

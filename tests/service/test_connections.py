@@ -15,7 +15,6 @@ from jaxsens.service import connections, guard
 from jaxsens.service.connections import Connection
 from jaxsens.service.guard import Guard
 
-TOKEN = "tokenfortests"
 WHOLE = (
     b"POST / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer tokenfortests\r\nContent-Length: 9\r\n\r\n"
 )
@@ -33,7 +32,7 @@ def listening(act: Callable[[Callable[[], Awaitable[Pair]]], Awaitable[None]]) -
         return PlainTextResponse(f"{len(await request.body())} bytes")
 
     async def main() -> None:
-        app = Guard(Starlette(routes=[Route("/", echo, methods=["POST"])]), TOKEN, ["localhost"], 1)
+        app = Guard(Starlette(routes=[Route("/", echo, methods=["POST"])]), "tokenfortests", ["localhost"], 1)
         config, state = uvicorn.Config(app, log_config=None, lifespan="off", http=Connection), ServerState()
         config.load()
         made = lambda: Connection(config=config, server_state=state, app_state={})  # noqa: E731

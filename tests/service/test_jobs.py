@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jaxsens.service import pool
-from jaxsens.service.jobs import Jobs, Limits, Refused
+from jaxsens.service.jobs import Jobs, Refused
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerGone
 from jaxsens.service.store import Store, StoreFull
@@ -60,7 +60,7 @@ def played(tmp_path: Any, play: Callable[..., Any], workers: int = 1) -> None:
     async def main() -> None:
         store = Store(tmp_path)
         those = [PlayedWorker() for _ in range(workers)]
-        jobs = Jobs(store, those, Limits(memory=2**30), Metrics())  # pyright: ignore[reportArgumentType] - as a worker
+        jobs = Jobs(store, those, Metrics(), memory=2**30)  # pyright: ignore[reportArgumentType] - as a worker
         acts = [act(one) for one in those for act in (jobs.run, jobs.hand_out)]  # pyright: ignore[reportArgumentType]
         tasks = [asyncio.ensure_future(one) for one in acts]
         try:

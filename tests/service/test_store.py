@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import random
-import subprocess
-import sys
 
 import pytest
 
@@ -124,19 +122,6 @@ def test_a_sound_record_in_the_place_of_another_is_not_that_job(tmp_path, capsys
     assert "holds another job" in capsys.readouterr().err
 
 
-def test_a_lost_or_damaged_result_fails_its_job_which_is_then_measured_again(store, tmp_path, capsys):
-    for name in ("lost", "damaged"):
-        add(store, name)
-        store.change(name, state="finished")
-    store.result("damaged").write_bytes(b"no Parquet")
-    for name in ("lost", "damaged"):
-        store.lose(name, "why")
-        assert (store.get(name).state, store.get(name).again) == ("failed", True)
-        assert add(store, name).state == "queued"
-    assert [one.read_bytes() for one in (tmp_path / "damaged").iterdir()] == [b"no Parquet"]
-    assert not store.result("damaged").exists()
-
-
 def test_turns_go_by_a_counter_and_not_by_the_clock(store, monkeypatch):
     for name, now in (("first", 2e9), ("second", 1e9)):
         monkeypatch.setattr("time.time", lambda now=now: now)
@@ -180,38 +165,18 @@ def test_what_the_service_did_not_make_stays_in_its_folders(tmp_path):
     assert len([one for one in tmp_path.rglob("*") if one.is_file() and one.read_text() == "theirs"]) == 5
 
 
-def test_only_the_owner_reads_what_the_store_makes(tmp_path):
-    before = os.umask(0)
-    try:
-        store = Store(tmp_path / "store")
-        store.close()
-    finally:
-        os.umask(before)
-    places = [tmp_path / "store", *(tmp_path / "store").iterdir()]
-    assert {one.stat().st_mode & 0o777 for one in places} == {0o600, 0o700}
-
-
-def test_a_full_disk_is_one_clear_error_and_loses_nothing(store):
+def test_a_full_disk_is_one_clear_error_and_loses_nothing(store, monkeypatch):
     add(store, "kept")
-    code = """
-import resource, sys
-from pathlib import Path
-from jaxsens.service.store import Store, StoreFull
-store = Store(Path(sys.argv[1]))
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-store.change("kept", message="short")
-try:
-    store.add("more", {"text": "a" * 10**6}, {"seconds": 0.0})
-except StoreFull as error:
-    print(store.get("more"), store.get("kept").message, error)
-"""
-    store.close()
-    ran = subprocess.run(
-        [sys.executable, "-c", code, str(store.folder)], capture_output=True, text=True, check=True
-    )
-    assert "None short the store takes no more" in ran.stdout
-    store.__init__(store.folder)
-    assert [job.id for job in store.listed(9)] == ["kept"]
+
+    def full(*given: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    for act in (lambda: add(store, "more"), lambda: store.change("kept", message="long")):
+        with pytest.raises(StoreFull, match="the store takes no more"):
+            act()
+    assert [(job.id, job.message) for job in store.listed(9)] == [("kept", "")]
+    assert len(records(store.folder)) == 1
 
 
 def test_a_result_is_forgotten_with_its_file(store):

@@ -81,11 +81,11 @@ class Desk:
     def _plan(self, question: Question, n: int) -> PlannedRun:
         """Returns how inputs of this length are measured. The first question of a shape stands for all."""
         key = question.shape(), n
-        if key not in self._plans:
+        if (run := self._plans.get(key)) is None:
             model, _ = self.models.get(question.model, question.reads)
             asked = question.flips, question.measure
             try:
-                self._plans[key] = planned_run(
+                self._plans[key] = run = planned_run(
                     model,
                     n,
                     *asked,
@@ -96,7 +96,7 @@ class Desk:
                 raise type(error)(*error.problems, subject="flip_sensitivity") from error
             while len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
-        return self._plans[key]
+        return run
 
     def measure(
         self, question: Question, job: str, place: Path, progress: Callable[[int, int], object]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -25,26 +25,21 @@ MOST_INPUTS = 1024
 """The inputs of one question."""
 
 
-def _tokens(name: str, tokens: object, problems: Problems) -> Any:
+def _tokens(name: str, tokens: Any, problems: Problems) -> Any:
     """Returns the input; what its ids may be, the model says."""
     wanted = "a text, ids, or a list of ids of one length; ask of other texts and lengths one by one"
-    if isinstance(tokens, str) and tokens:
+    if (isinstance(tokens, str) and tokens) or _are_ids(tokens):
         return tokens
-    if not isinstance(tokens, list) or not tokens:
+    several = isinstance(tokens, list) and bool(tokens) and all(map(_are_ids, tokens))
+    if not several or len({*map(len, tokens)}) > 1:
         problems.add("tokens", tokens, wanted)
-        return tokens
-    kinds: dict[str, Callable[[Any], bool]] = {
-        "ids": _is_id,
-        "lists": lambda one: (
-            isinstance(one, list) and len(one) == len(tokens[0]) > 0 and all(map(_is_id, one))
-        ),
-    }
-    kind = next((kind for kind, fits in kinds.items() if all(map(fits, tokens))), None)
-    if kind is None:
-        problems.add("tokens", tokens, wanted)
-    elif kind != "ids" and len(tokens) > MOST_INPUTS:
+    elif len(tokens) > MOST_INPUTS:
         problems.add("tokens", f"{len(tokens)} inputs", f"at most {MOST_INPUTS} in one question")
     return tokens
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_id, value))
 
 
 def _is_id(value: object) -> bool:
