@@ -41,19 +41,15 @@ def sealed(**array: object) -> object:
     return lambda path: write_sealed(path, "thing", {"values": array})
 
 
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
 def device(path: Path) -> None:
     path.symlink_to("/dev/zero")
 
 
 MADE = {
     "many zeros": ("load_result", many_zeros, "GiB in a file of its size"),
-    "a pipe": ("load_result", pipe, "no regular file"),
+    "a pipe": ("load_result", os.mkfifo, "no regular file"),
     "a device": ("load_result", device, "no regular file"),
-    "a sealed pipe": ("Saved.load", pipe, "no regular file"),
+    "a sealed pipe": ("Saved.load", os.mkfifo, "no regular file"),
     "a sealed device": ("Saved.load", device, "no regular file"),
     "a long dtype": ("Saved.load", sealed(dtype="<U500000000", shape=[1], values=["a"]), "wider than"),
     "a dtype of many": ("Saved.load", sealed(dtype="(200000000,)f8", shape=[-1], values=[0.0]), "wider than"),
@@ -108,9 +104,8 @@ def test_control_characters_of_names_are_escaped():
 
 
 def test_a_name_on_the_command_line_does_nothing_to_a_terminal(tmp_path):
-    place = tmp_path / "a\x1b[2Jb"
-    ran = subprocess.run(
-        [sys.executable, "-m", "jaxsens", "status", str(place)], capture_output=True, text=True, check=False
-    )
+    (place := tmp_path / "a\x1b[2Jb").write_text("a file")
+    command = [sys.executable, "-m", "jaxsens", "serve", "--model", "tiny=tests:tiny", "--store", str(place)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert "\x1b[2J" not in ran.stderr + ran.stdout
     assert "\\x1b[2Jb" in ran.stderr + ran.stdout
