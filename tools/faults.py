@@ -243,10 +243,10 @@ def influence_transposed(original: Any, matrix: Any, *given: Any) -> Any:
     return original(matrix, *given).T
 
 
-def token_prefix_accepted(original: Any, guard: Any, scope: Any, headers: Any) -> str:
+def token_prefix_accepted(original: Any, guard: Any, scope: Any, headers: Any) -> bool | None:
     """service."""
-    token = original(guard, scope, headers)
-    return guard._token if token and guard._token.startswith(token) else token
+    token = headers.get("authorization", "").removeprefix("Bearer ")
+    return guard._token.startswith(token) if token else original(guard, scope, headers)
 
 
 def store_follows_links(original: Any, path: Path) -> Path:

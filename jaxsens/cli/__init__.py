@@ -69,6 +69,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     from jaxsens.core.base.errors import InputError
     from jaxsens.core.base.files import takes_no_more
     from jaxsens.core.base.strict import did_you_mean
+    from jaxsens.core.base.text import printable
 
     _open_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
@@ -111,7 +112,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 128 + signal.SIGPIPE
     except (InputError, OSError) as error:
-        print(f"jaxsens: {_in_words(error)}", file=sys.stderr)
+        print(f"jaxsens: {printable(_in_words(error))}", file=sys.stderr)
         return 1 if takes_no_more(error) else 2
     return code
 

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -99,8 +99,8 @@ class ServeOptions(OptionGroup):
                 problems.add(f"--{option.replace('_', '-')}", value, "at least 1")
         token = self.secret()
         if token is not None and not (len(token) >= _SHORTEST_TOKEN and token.isalnum() and token.isascii()):
-            remedy = f"at least {_SHORTEST_TOKEN} letters and digits; without it a random one is printed"
-            problems.add("--token", token, remedy)
+            remedy = f"give at least {_SHORTEST_TOKEN} letters and digits; without it a random one is printed"
+            problems.note("--token", remedy)  # which does not repeat it
         if self.host not in (None, *_LOCAL) and token is None:
             problems.add("--host", self.host, "give --token too: other machines can reach the service")
 
@@ -123,9 +123,28 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
             check_given(asked.models(), problems)
     with flags_named({"--out": "--store"}):
         check_folder("serve", asked.store)
+    from jaxsens.service.server import Service
     from jaxsens.service.server import serve as serve_at
 
-    service = _service(asked)
+    service = Service(
+        models=asked.models(),
+        store=asked.store,
+        host=asked.host or "127.0.0.1",
+        port=asked.port,
+        names=asked.name,
+        token=asked.secret() or secrets.token_hex(16),
+        limits={
+            "queued": asked.most_queued,
+            "seconds": float(asked.most_seconds),
+            "memory": asked.most_memory,
+        },
+        worker={
+            "dtype": asked.dtype,
+            "memory": asked.memory,
+            "most_tokens": asked.most_tokens,
+            "cache": asked.compilation_cache,
+        },
+    )
     # A token that was given stays out of terminals and logs.
     query = "" if asked.secret() else f"?token={service.token}"
     print(f"jaxsens: {service.address}{query}", file=sys.stderr, flush=True)
@@ -134,24 +153,3 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
         print(f"jaxsens: http://{service.host}:{service.port} is {told}", file=sys.stderr, flush=True)
     serve_at(service)
     return 0
-
-
-def _service(asked: ServeOptions) -> Any:
-    from jaxsens.service.jobs import Limits
-    from jaxsens.service.server import Service
-
-    return Service(
-        models=asked.models(),
-        store=asked.store,
-        host=asked.host or "127.0.0.1",
-        port=asked.port,
-        names=asked.name,
-        token=asked.secret() or secrets.token_hex(16),
-        limits=Limits(asked.most_queued, float(asked.most_seconds), asked.most_memory),
-        worker={
-            "dtype": asked.dtype,
-            "memory": asked.memory,
-            "most_tokens": asked.most_tokens,
-            "cache": asked.compilation_cache,
-        },
-    )

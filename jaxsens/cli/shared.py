@@ -22,7 +22,7 @@ from tyro.constructors import PrimitiveConstructorSpec
 from jaxsens.core.base.errors import InputError, Location, Problems, collecting
 from jaxsens.core.base.files import remedy, takes_no_more, try_writing_to
 from jaxsens.core.base.program_cache import KeptPrograms, cache_in
-from jaxsens.core.base.text import print_text
+from jaxsens.core.base.text import print_text, printable
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.jobs.job import Outcome
@@ -187,7 +187,7 @@ def warnings_in_words() -> Iterator[None]:
     """Prints warnings as single lines on stderr, without their line of source code."""
 
     def show(message: Warning | str, *where: object, **more: object) -> None:
-        print(f"jaxsens: warning: {message}", file=sys.stderr, flush=True)
+        print(f"jaxsens: warning: {printable(str(message))}", file=sys.stderr, flush=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show

@@ -26,8 +26,11 @@ POOLING = "1_Pooling/config.json"
 READOUTS: dict[str, int | str] = {"mean": "mean", "cls": 0, "lasttoken": "last"}
 """The readouts that poolings of sentence encoders are."""
 
-MOST_BYTES = 2**28
-"""The bytes of the longest JSON file that is read. Tokenizers of 250,000 words have about 2^25."""
+MOST_BYTES = 2**27
+"""The bytes of the longest tokenizer that is read. One of 250,000 words has about 2^25."""
+
+_MOST_OTHERS = 2**25
+"""Of every other JSON file. Indices of 100,000 tensors have about 2^23."""
 
 _HUB_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
@@ -198,7 +201,7 @@ class Folder:
     def conversion(self) -> str:
         """Returns the command that rewrites the weights as safetensors, with the class that config.json names."""
         try:
-            named = json.loads(read_within(self.path / CONFIG, MOST_BYTES))["architectures"][0]
+            named = json.loads(read_within(self.path / CONFIG, _MOST_OTHERS))["architectures"][0]
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             named = None
         own = named if isinstance(named, str) and named.isidentifier() else "AutoModel"
@@ -262,7 +265,8 @@ def each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def read_json(path: Path, problems: Problems) -> dict[str, Any]:
     """Returns the table that a JSON file holds; an empty one after adding an error."""
     try:
-        table = json.loads(read_within(path, MOST_BYTES).decode("utf-8"), object_pairs_hook=each_key_once)
+        most = MOST_BYTES if path.name == TOKENIZER else _MOST_OTHERS
+        table = json.loads(read_within(path, most).decode("utf-8"), object_pairs_hook=each_key_once)
     except (OSError, ValueError, RecursionError) as error:
         problems.add("folder", str(path), f"not readable as JSON ({error}); download it again")
         return {}

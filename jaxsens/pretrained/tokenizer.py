@@ -24,6 +24,8 @@ UNUSED = re.compile(
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 """How SentencePiece names a byte."""
 
+_MOST_GROWTH = 1000
+
 _LONGEST_CHARACTER = 4
 """Bytes of a character, so ids of one at most."""
 
@@ -174,6 +176,7 @@ def read_tokenizer(
     before = len(problems)
     table = _by_symbol(path, problems) if path.name == VOCABULARY else read_json(path, problems)
     _check_words(table, symbols, problems)
+    _check_growth(table, problems)
     if len(problems) > before:
         return None
     try:
@@ -269,6 +272,23 @@ def _follow(config: dict[str, Any], tokenizer: Any, table: dict[str, Any], probl
             remedy = f"tokenizer.json says {value}; keep the one that the model was trained with"
             problems.add(f"{where}: {key}", given, remedy)
     return texts["mask_token"] if isinstance(texts.get("mask_token"), str) else None
+
+
+def _check_growth(table: dict[str, Any], problems: Problems) -> None:
+    """Adds errors for a tokenizer that draws at random, and for one that makes a long text of a short one."""
+    model = table.get("model")
+    if isinstance(model, dict) and model.get("dropout"):
+        remedy = "0 or null: the same text is to have the same ids each time"
+        problems.add("tokenizer.json: model: dropout", model["dropout"], remedy)
+    growth = 1.0
+    for node in _nodes([table.get(part) for part in ("normalizer", "pre_tokenizer", "decoder")]):
+        pattern, content = node.get("pattern"), node.get("content")
+        if isinstance(pattern, dict) and isinstance(content, str):
+            replaced = str(pattern.get("String") or "").encode()  # of a regular expression, perhaps nothing
+            growth *= max(1.0, len(content.encode()) / max(1, len(replaced)) + (not replaced))
+    if growth > _MOST_GROWTH:
+        told = f"replacements that may make a text {growth:.3g} times as long; at most {_MOST_GROWTH}"
+        problems.note("tokenizer.json", f"it has {told}: download it again")
 
 
 def _check_words(table: dict[str, Any], symbols: int, problems: Problems) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +16,7 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.registry import Option, read
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
@@ -23,6 +25,7 @@ from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.progress import PROGRESS, progress_of
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.core.sweeps.placement_table import PlacementTable
+from jaxsens.service.worker.question import Question
 
 if TYPE_CHECKING:
     import httpx
@@ -47,27 +50,39 @@ class Client:
     0.61
 
     Args:
-        address: of the service.
-        token: that it printed at its start, or was given.
+        address: of the service. It is called without the proxies of the environment, which would see the token.
+        token: that it printed at its start, or was given; by default, that of the environment, as JAXSENS_TOKEN.
+        timeout: seconds that a measurement may take; None to wait until it has ended.
 
     Raises:
-        InputError: if httpx, of the extra `service`, is not installed.
+        InputError: if httpx, of the extra `service`, is not installed; for an address or a token that cannot be used.
     """
 
     @typed_arguments
-    def __init__(self, address: str, token: str) -> None:
+    def __init__(self, address: str, token: str | None = None, timeout: float | None = None) -> None:
+        token = os.environ.get("JAXSENS_TOKEN") if token is None else token
+        with collecting("Client") as problems:
+            if not token:
+                problems.note("token", "give the token of the service, or set JAXSENS_TOKEN")
+            if timeout is not None and not timeout > 0:
+                problems.add("timeout", timeout, "seconds, more than 0, or None")
         try:
             import httpx
         except ModuleNotFoundError as error:
             raise InputError('Client: it needs httpx: pip install "jaxsens[service]"') from error
         headers = {"Authorization": f"Bearer {token}"}
-        self._failures = httpx.TransportError
+        self._failures, self._token, self._timeout = httpx.TransportError, token, timeout or math.inf
         try:
-            self._http = httpx.Client(base_url=address, headers=headers, timeout=60.0)
+            self._http = httpx.Client(base_url=address, headers=headers, timeout=60.0, trust_env=False)
         except (httpx.InvalidURL, UnicodeError) as error:
             raise InputError(
                 f"Client: address = {address!r}, or the token: no HTTP has it: {error}"
             ) from error
+
+    @property
+    def page(self) -> str:
+        """The address to open in a browser. It has the token."""
+        return f"{self._http.base_url.join('/')}?token={self._token}"
 
     @naming_arguments
     @typed_arguments
@@ -99,10 +114,12 @@ class Client:
 
         Raises:
             InputError: for unusable arguments, in the words of `flip_sensitivity`.
-            ServiceError: if the service refuses the question or fails at it.
+            ServiceError: if the service refuses the question, fails at it, or has not measured it within the
+                client's `timeout`: it then measures on, and answers when it is asked again.
         """
+        until = time.monotonic() + self._timeout
         with collecting("flip_sensitivity") as problems:
-            asked = {
+            asked: dict[str, Any] = {
                 "flips": None if flips is None else read(Flips, flips, problems),
                 "measure": read(Measure, measure, problems),
                 "engine": read(AskedEngine, engine, problems),
@@ -112,28 +129,25 @@ class Client:
             if placement is not None and placement.mesh is not None:
                 problems.add("placement", placement, "devices are the service's: leave the mesh out")
             inputs.progress(progress, 2, PROGRESS, problems)
-        question = {
-            "model": model,
-            "tokens": _plain(tokens),
-            **{name: one.table() for name, one in asked.items() if isinstance(one, Option)},
-            **(
-                {}
-                if placement is None
-                else {"placement": PlacementTable(placement.batch_size, placement.memory_budget).given()}
-            ),
-            "readout": readout,
-            **({} if output is None else {"output": output}),
-        }
+        given = Placement() if placement is None else placement
+        place = PlacementTable(given.batch_size, given.memory_budget)
+        question = Question(
+            model, _plain(tokens), **asked, placement=place, readout=readout, output=output
+        ).table()
         with collecting("flip_sensitivity") as problems:
             for name, value in question.items():
                 try:
                     json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
                 except (TypeError, ValueError):
                     problems.add(name, value, "texts, finite numbers, or lists of them, which JSON can hold")
-        job = self._post(question)
+        job = self._post(question, until)
         with progress_of(progress) as told:
             while job["state"] not in ("finished", "failed", "cancelled"):
-                wait = _WAIT_SECONDS if told is None else _TOLD_SECONDS
+                wait = min(_WAIT_SECONDS if told is None else _TOLD_SECONDS, until - time.monotonic())
+                if wait <= 0:
+                    raise ServiceError(
+                        0, f"{job['state']} after timeout = {self._timeout} s: ask again for its result"
+                    )
                 job = self._json("GET", f"/v1/measurements/{job['id']}", params={"wait": wait})
                 if told is not None and job["total"]:
                     told(job["done"], job["total"])
@@ -179,12 +193,13 @@ class Client:
     def __exit__(self, *raised: object) -> None:
         self.close()
 
-    def _post(self, question: Mapping[str, Any]) -> dict[str, Any]:
-        until = time.monotonic() + _PATIENCE_SECONDS
+    def _post(self, question: Mapping[str, Any], until: float) -> dict[str, Any]:
+        until = min(until, time.monotonic() + _PATIENCE_SECONDS)
         while True:
+            left = max(0.01, until - time.monotonic())
             try:
                 # A model that no question has named yet is loaded first.
-                return self._json("POST", "/v1/measurements", json=question, timeout=_PATIENCE_SECONDS)
+                return self._json("POST", "/v1/measurements", json=question, timeout=left)
             except ServiceError as error:
                 if error.status not in (429, 503) or time.monotonic() > until:
                     raise

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Collection, Mapping
 from http.cookies import CookieError, SimpleCookie
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -15,6 +17,9 @@ from jaxsens.service.worker.question import MOST_BYTES
 
 OPEN = ("/healthz", "/readyz")
 """Paths for probes, which know no token and call by an address."""
+
+BODY_SECONDS = 20.0
+"""In which a body must come."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -26,9 +31,9 @@ _POLICY = (
 class Guard:
     """Lets requests through that have the token and come from the service's own pages, or from programs.
 
-    A browser sends the token as a cookie, which it gets at /?token=TOKEN. `Host` must be a known name: a page of a
-    stranger whose name was made to point at this machine (DNS rebinding) has another. `Origin`, where a browser sends
-    it, must be that host: a form on a stranger's page has another.
+    A browser sends a cookie, which it gets at /?token=TOKEN and which is not the token. `Host` must be a known name: a
+    page of a stranger whose name was made to point at this machine (DNS rebinding) has another. `Origin`, where a
+    browser sends it, must be that host: a form on a stranger's page has another.
 
     Args:
         app: what is guarded.
@@ -39,7 +44,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, token: str, hosts: Collection[str], port: int) -> None:
         self._app, self._token, self._hosts = app, token, {one.lower() for one in hosts}
-        self._cookie = f"jaxsens_{port}"
+        self._cookie, self._session = f"jaxsens_{port}", secrets.token_hex(32)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or hands it on."""
@@ -53,6 +58,13 @@ class Guard:
             return
         await self._app(scope, _limited(receive), _with_headers(send))
 
+    def _knows(self, scope: Scope, headers: Headers) -> bool | None:
+        """Returns whether a request has the token, or the cookie of one who gave it; None where it has neither."""
+        given, known = _given(scope, headers), self._token
+        if given is None:
+            given, known = _cookie(headers, self._cookie), self._session
+        return secrets.compare_digest(given.encode("utf-8", "replace"), known.encode()) if given else None
+
     def _refused(self, scope: Scope, headers: Headers) -> Response | None:
         host, origin = headers.get("host", ""), headers.get("origin")
         if _name(host) not in self._hosts:
@@ -64,50 +76,54 @@ class Guard:
         size = headers.get("content-length", "0")
         if not size.isdecimal() or int(size) > MOST_BYTES:
             return refusal(413, f"body: {size} bytes; at most {MOST_BYTES}")
-        given = self._given(scope, headers)
-        if secrets.compare_digest(given.encode("utf-8", "replace"), self._token.encode()):
+        known = self._knows(scope, headers)
+        if known:
             if scope["path"] == "/" and b"token=" in scope["query_string"]:
                 return self._logged_in(scope)
             return None
         why = "give the token that the service has, or printed: Authorization: Bearer TOKEN, or open /?token=TOKEN"
-        told = f"Authorization: {'no' if not given else 'another'} token; {why}"
+        told = f"Authorization: {'no' if known is None else 'another'} token; {why}"
         return refusal(401, told, {"WWW-Authenticate": "Bearer"})
 
-    def _given(self, scope: Scope, headers: Headers) -> str:
-        kind, _, token = headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer":
-            return token.strip()
-        query = scope["query_string"].decode("latin-1")
-        if scope["path"] == "/" and query.startswith("token="):
-            return query.removeprefix("token=")
-        try:
-            morsel = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
-        except CookieError:
-            return ""
-        return "" if morsel is None else morsel.value
-
     def _logged_in(self, scope: Scope) -> Response:
-        """Moves the token from the address, where others may see it, to a cookie."""
+        """Takes the token out of the address, where others may see it. The cookie is of this start of the server."""
         response = RedirectResponse("/", status_code=303)
         secure = scope.get("scheme") == "https"
-        response.set_cookie(self._cookie, self._token, httponly=True, samesite="strict", secure=secure)
+        response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", secure=secure)
         return response
 
 
-class TooLong(Exception):
-    """A body of more than `MOST_BYTES`, of which no length was said."""
+def _given(scope: Scope, headers: Headers) -> str | None:
+    """Returns the token that a request gives, if it gives one."""
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return token.strip()
+    query = scope["query_string"].decode("latin-1")
+    return query.removeprefix("token=") if scope["path"] == "/" and query.startswith("token=") else None
+
+
+def _cookie(headers: Headers, name: str) -> str:
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return ""
+    return "" if morsel is None else morsel.value
 
 
 def _limited(receive: Receive) -> Receive:
-    """Stops reading a body that gets too long."""
-    read = 0
+    """Stops reading a body that gets too long, or does not come."""
+    read, whole, until = 0, False, asyncio.get_running_loop().time() + BODY_SECONDS
 
     async def limited() -> Message:
-        nonlocal read
-        message = await receive()
-        read += len(message.get("body", b""))
+        nonlocal read, whole
+        try:
+            async with asyncio.timeout_at(None if whole else until):
+                message = await receive()
+        except TimeoutError as error:
+            raise HTTPException(408, f"body: not whole after {BODY_SECONDS:.0f} s") from error
+        read, whole = read + len(message.get("body", b"")), not message.get("more_body", False)
         if read > MOST_BYTES:
-            raise TooLong(f"body: more than {MOST_BYTES} bytes")
+            raise HTTPException(413, f"body: more than {MOST_BYTES} bytes")
         return message
 
     return limited

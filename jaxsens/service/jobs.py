@@ -6,16 +6,21 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 from typing import Any
 
 from jaxsens.core.base.errors import InputError
+from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerGone, WorkerProcess
 from jaxsens.service.store import ENDED, MOST_CRASHES, Store, StoredJob, StoreFull
 
 _ADMITTING = 32
 """The questions that may wait to be looked at."""
+
+
+STEP_SECONDS = 600.0
+"""That a worker may take to look at a question, for which it may load a model, or for a step of a measurement beside
+ten times what all of it was estimated to take. Then it is replaced."""
 
 
 class Refused(Exception):
@@ -31,28 +36,27 @@ class Refused(Exception):
         self.status, self.retry = status, retry
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What is accepted.
+class Jobs:
+    """The jobs of a store, and the workers that do them. All in the event loop's thread.
 
-    Attributes:
+    Args:
+        store, workers, metrics: of the service.
         queued: how many jobs may wait or run.
         seconds: that a measurement may take, by its estimate.
         memory: bytes that it may take; None for no limit.
     """
 
-    queued: int = 1000
-    seconds: float = 3600.0
-    memory: int | None = None
-
-
-class Jobs:
-    """The jobs of a store, and the workers that do them. All in the event loop's thread."""
-
     def __init__(
-        self, store: Store, workers: Sequence[WorkerProcess], limits: Limits, metrics: Metrics
+        self,
+        store: Store,
+        workers: Sequence[WorkerProcess],
+        metrics: Metrics,
+        queued: int = 1000,
+        seconds: float = 3600.0,
+        memory: int | None = None,
     ) -> None:
-        self.store, self.workers, self._limits, self.metrics = store, workers, limits, metrics
+        self.store, self.workers, self.metrics = store, workers, metrics
+        self._queued, self._seconds, self._memory = queued, seconds, memory
         self._admitting, self._closing = 0, False
         self._waked, self._watching = asyncio.Event(), dict[str, set[asyncio.Event]]()
 
@@ -75,7 +79,7 @@ class Jobs:
         worker = min((one for one in self.workers if one.ready), key=lambda one: one.job is not None)
         self._admitting += 1
         try:
-            answer = await worker.ask("admit", question=question)
+            answer = await worker.ask("admit", STEP_SECONDS, question=question)
         except WorkerGone as gone:
             answer: dict[str, Any] = {"error": str(gone)}
         finally:
@@ -97,6 +101,9 @@ class Jobs:
         """
         known = await self.look_at(question)
         before = self.store.get(known["id"])
+        if before is not None and before.state == "finished":
+            await self.result(before)  # one that is lost or damaged is measured again
+            before = self.store.get(known["id"])
         if before is None or before.again:
             self._check_affordable(known["about"])
         job = self.store.add(known["id"], question, known["about"])
@@ -105,22 +112,29 @@ class Jobs:
         self._waked.set()
         return job
 
+    async def result(self, job: StoredJob) -> FlipSensitivity | None:
+        """Returns the result of a job that has finished; None if it is lost or damaged, which fails the job."""
+        try:
+            return await asyncio.to_thread(load_result, self.store.result(job.id))
+        except InputError as error:
+            if self.store.get(job.id) is job:  # nobody has forgotten it in the meantime
+                self.store.lose(job.id, str(error))
+            return None
+
     def _check_affordable(self, about: dict[str, Any]) -> None:
         """Raises Refused, with the estimate and what to do instead."""
         waiting, seconds = self.store.waiting()
-        if waiting >= self._limits.queued:
+        if waiting >= self._queued:
             retry = max(1.0, min(60.0, seconds / max(1, waiting)))
             raise Refused(429, f"{waiting} jobs wait, as many as may (--most-queued)", retry)
         told = (
             f"{about['flips']} flips take about {about['seconds']:.0f} s and {about['bytes'] / 2**30:.1f} GiB"
         )
         instead = 'ask for fewer flips, as {"kind": "neighbours", "sample": 1000}, or run `jaxsens measure`'
-        if about["seconds"] > self._limits.seconds:
-            raise Refused(
-                413, f"{told}; at most {self._limits.seconds:.0f} s here (--most-seconds): {instead}"
-            )
-        if self._limits.memory is not None and about["bytes"] > self._limits.memory:
-            limit = f"{self._limits.memory / 2**30:.1f} GiB"
+        if about["seconds"] > self._seconds:
+            raise Refused(413, f"{told}; at most {self._seconds:.0f} s here (--most-seconds): {instead}")
+        if self._memory is not None and about["bytes"] > self._memory:
+            limit = f"{self._memory / 2**30:.1f} GiB"
             raise Refused(413, f"{told}; at most {limit} here (--most-memory): {instead}")
 
     def cancel(self, job: StoredJob) -> None:
@@ -180,10 +194,7 @@ class Jobs:
         Where the store takes no more, it tries again until the store does.
         """
         while not self._closing:
-            job = None
-            with suppress(StoreFull):
-                job = self._next(worker)
-            if job is None:
+            if (job := self._next(worker)) is None:
                 self._waked.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._waked.wait(), 1.0)
@@ -205,35 +216,27 @@ class Jobs:
         taken = {one.job for one in self.workers if one.job is not None}
         job = self.store.next(taken) if worker.ready else None
         if job is not None:
-            self.store.change(job.id, state="running", began=time.time())
+            self.store.change(job.id, state="running")
             self._changed(job.id)
         return job
 
     async def _measured(self, worker: WorkerProcess, job: StoredJob) -> dict[str, Any]:
         """Returns the worker's answer; if it ends before, why, as "crash"."""
         try:
-            place = str(self.store.result(job.id))
-            return await worker.ask("measure", id=job.id, question=job.question, place=place)
+            place, seconds = str(self.store.result(job.id)), STEP_SECONDS + 10 * job.about["seconds"]
+            return await worker.ask("measure", seconds, id=job.id, question=job.question, place=place)
         except InputError as error:
             return {"error": str(error)}
         except WorkerGone as gone:
             return {"crash": str(gone), "counted": not gone.admitting}
 
     def _heard(self, message: dict[str, Any]) -> None:
-        """Takes note of what a worker says of itself."""
-        match message["event"]:
-            case "ready":
-                self._waked.set()
-            case "running":
-                job = self.store.get(message["id"])
-                if job is not None and job.state == "running":
-                    with suppress(StoreFull):  # where the store takes no more, the next count may do
-                        self.store.change(job.id, done=message["done"], total=message["total"])
-                    self._changed(job.id)
-            case "refused":
-                pass  # the process ends, and says why
-            case unknown:
-                raise RuntimeError(f"a worker said {unknown!r}, for which the server has no rule")
+        """Takes note that a worker is ready, or has done a step."""
+        job = self.store.get(message.get("id", ""))
+        if job is not None and job.state == "running":
+            self.store.change(job.id, done=message["done"], total=message["total"])
+            self._changed(job.id)
+        self._waked.set()
 
     def _note(self, name: str, answer: dict[str, Any]) -> None:
         """Notes what became of a job. A job that is no longer running was cancelled, and perhaps asked for again or
@@ -256,7 +259,7 @@ class Jobs:
             found = answer["found"]
             self._end(job, "finished", found=found, done=found["flips"], total=found["flips"])
             self.metrics.flips.inc(found["flips"])
-            self.metrics.seconds.observe(time.time() - job.asked)
+            self.metrics.seconds.observe(max(0.0, time.time() - job.asked))
 
     async def close(self) -> None:
         """Accepts nothing more, and ends the workers: the next start asks again for what they have not answered."""
@@ -266,7 +269,7 @@ class Jobs:
         await asyncio.gather(*(worker.end() for worker in self.workers))
 
     def _end(self, job: StoredJob, state: str, message: str = "", **values: Any) -> None:
-        self.store.change(job.id, state=state, message=message, ended=time.time(), **values)
+        self.store.change(job.id, state=state, message=message, **values)
         self.metrics.ended.labels(state).inc()
         self._changed(job.id)
 

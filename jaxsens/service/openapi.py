@@ -1,89 +1,59 @@
-"""The description of the routes, made of the same dataclasses that read configs and command lines."""
+"""The description of the routes, made of them and of the dataclasses that read configs and command lines."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import cache
 from importlib.metadata import version
+from inspect import getdoc
 from typing import Any
 
 import pydantic
+from starlette.routing import BaseRoute, Route
 
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
 from jaxsens.core.sweeps.placement_table import PlacementTable
-from jaxsens.service.store import ENDED, WAITING
+from jaxsens.service.store import StoredJob
 from jaxsens.service.worker.question import OUTPUTS
 
-_ERROR = {
-    "400": "unusable: names the field, its value and the remedy",
-    "401": "no token, or another",
-    "413": "too long, or would take too much: says the estimate",
-    "429": "too much waits: try again after Retry-After seconds",
-    "503": "no worker is ready",
-    "507": "the store takes no more",
+_BODY = {
+    "required": True,
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Measurement"}}},
+}
+_ANSWERS = {
+    "2XX": {"description": "what the summary says; a job as the schema Job"},
+    "default": {
+        "description": "refused: {'error': why}; of an unusable field, with the path, value and remedy"
+    },
 }
 
 
-def openapi(models: Collection[str]) -> dict[str, Any]:
+def openapi(routes: Iterable[BaseRoute], models: Collection[str]) -> dict[str, Any]:
     """Returns the description, of OpenAPI 3.1. models: the names of the served models."""
-    job, one = _reference("Job"), "/v1/measurements/{id}"
-    result = {
-        "result.parquet": ("application/vnd.apache.parquet", "the result, as jaxsens.load_result reads it"),
-        "result.json": ("application/json", "the flips in columns"),
-        "picture.svg": ("image/svg+xml", "the text, coloured"),
-        "page": ("text/html", "the same as a page"),
-        "call.py": ("text/x-python", "the Python program that measures the same"),
-        "events": ("text/event-stream", "the job, whenever it has changed, until it has ended"),
-    }
-    asked = _route("Measure, or return the job that asked the same", "202", job)
-    body = {"application/json": {"schema": _reference("Measurement")}}
-    paths: dict[str, Any] = {
-        "/v1/measurements": {
-            "post": {**asked, "requestBody": {"required": True, "content": body}},
-            "get": _route("The jobs asked for last", "200", {"type": "array", "items": job}),
-        },
-        one: {
-            "get": _route("A job", "200", job),
-            "delete": _route("Cancel a job, or forget one that has ended", "200", job),
-        },
-        **{
-            f"{one}/{name}": {"get": _route(about, "200", {}, media)}
-            for name, (media, about) in result.items()
-        },
-        "/v1/models": {"get": _route("The served models", "200", {"type": "array"})},
-    }
-    for path, methods in paths.items():
-        if "{id}" in path:
-            where = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-            methods["parameters"] = [where]
+    paths: dict[str, Any] = {}
+    named = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    for route in routes:
+        if not isinstance(route, Route) or not route.path.startswith("/v1/"):
+            continue
+        methods = paths.setdefault(route.path, {"parameters": [named]} if "{id}" in route.path else {})
+        for method in (route.methods or set()) - {"HEAD"}:
+            body = {"requestBody": _BODY} if method == "POST" else {}
+            methods[method.lower()] = {"summary": getdoc(route.endpoint), "responses": _ANSWERS, **body}
     return {
         "openapi": "3.1.0",
         "info": {"title": "jaxsens", "version": version("jaxsens")},
         "paths": paths,
         "components": {
-            "schemas": {"Measurement": _measurement(models), "Job": _JOB},
+            "schemas": {
+                "Measurement": _measurement(models),
+                "Job": pydantic.TypeAdapter(StoredJob).json_schema(),
+            },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
     }
-
-
-_JOB = {
-    "type": "object",
-    "required": ["id", "state", "about", "question", "done", "total"],
-    "properties": {
-        "id": {"type": "string"},
-        "state": {"enum": [*WAITING, *ENDED]},
-        "about": {"type": "object", "description": "n, inputs, flips, and an estimate of seconds and bytes"},
-        "found": {"type": "object", "description": "statistics of what was measured"},
-        "question": {"type": "object"},
-        "done": {"type": "integer"},
-        "total": {"type": "integer"},
-        "message": {"type": "string", "description": "why it failed"},
-    },
-}
 
 
 @cache
@@ -123,15 +93,3 @@ def _measurement(models: Collection[str]) -> dict[str, Any]:
             "output": {"enum": [*OUTPUTS, None]},
         },
     }
-
-
-def _reference(name: str) -> dict[str, Any]:
-    return {"$ref": f"#/components/schemas/{name}"}
-
-
-def _route(
-    about: str, status: str, schema: dict[str, Any], media: str = "application/json"
-) -> dict[str, Any]:
-    refused = {status: {"description": why} for status, why in _ERROR.items()}
-    answer = {"description": about, "content": {media: {"schema": schema}}}
-    return {"summary": about, "responses": {status: answer, **refused}}

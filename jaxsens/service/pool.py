@@ -9,14 +9,30 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.service.worker.process import COMMAND
+
+COMMAND = (sys.executable, "-m", "jaxsens.service.worker.process")
 
 _LONGEST_LINE = 64 * 2**20
+
+SILENT_SECONDS = 60.0
+"""After which a worker that says nothing, not even that it is alive, is replaced."""
+
+
+@dataclass
+class _Request:
+    """What a worker was asked, and when it is replaced if it has neither answered nor told of a step."""
+
+    do: str
+    answer: asyncio.Future[dict[str, Any]]
+    seconds: float
+    until: float
 
 
 class WorkerGone(RuntimeError):
@@ -43,7 +59,7 @@ class WorkerProcess:
     def __init__(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._settings, self._environment = settings, environment
         self._numbers = itertools.count()
-        self._requests = dict[int, tuple[str, asyncio.Future[dict[str, Any]]]]()
+        self._requests = dict[int, _Request]()
         self._process: asyncio.subprocess.Process | None = None
         self.ready, self.models = False, list[dict[str, Any]]()
         self.job: str | None = None
@@ -64,42 +80,68 @@ class WorkerProcess:
             limit=_LONGEST_LINE,
         )
         self.send(**self._settings)
-        why, refused = "the worker process was ended", None
+        why, refused, clock = "the worker process was ended", None, asyncio.get_running_loop().time
+        self._heard, self._late = clock(), ""
+        watching = asyncio.ensure_future(self._watch(process))
         try:
             # A line without an end is that of a process that was killed while it wrote.
             while process.stdout is not None and (line := await process.stdout.readline()).endswith(b"\n"):
-                message = json.loads(line)
+                message, self._heard = json.loads(line), clock()
                 if "of" in message:
-                    _, future = self._requests.pop(message["of"], ("", None))
-                    if future is not None and not future.done():
-                        future.set_result(message)
+                    request = self._requests.pop(message["of"], None)
+                    if request is not None and not request.answer.done():
+                        request.answer.set_result(message)
                     continue
+                if message["event"] == "running":
+                    for request in self._requests.values():
+                        request.until = max(
+                            request.until, clock() + request.seconds * (request.do == "measure")
+                        )
                 if message["event"] == "refused":
                     refused = message["refusal"]
                 if message["event"] == "ready":
                     self.ready, self.models = True, message["models"]
-                on_event(message)
-            why = _ended(await process.wait())
+                if message["event"] in ("ready", "running"):
+                    on_event(message)
+            ended = _ended(await process.wait())
+            why = self._late or ended
         finally:
+            watching.cancel()
             self.ready = False
             with suppress(ProcessLookupError):
                 process.kill()
-            admitting = any(do == "admit" for do, _ in self._requests.values())
-            for _, future in self._requests.values():
-                if not future.done():
-                    future.set_exception(WorkerGone(why, admitting))
+            admitting = any(request.do == "admit" for request in self._requests.values())
+            for request in self._requests.values():
+                if not request.answer.done():
+                    request.answer.set_exception(WorkerGone(why, admitting))
             self._requests.clear()
         if refused:
             raise InputError.of_json(refused)
 
-    async def ask(self, do: str, **message: Any) -> dict[str, Any]:
+    async def _watch(self, process: asyncio.subprocess.Process) -> None:
+        """Ends a process that says nothing, or does not answer in time."""
+        clock = asyncio.get_running_loop().time
+        while not self._late:
+            await asyncio.sleep(1.0)
+            late = next((one for one in self._requests.values() if clock() > one.until), None)
+            if clock() > self._heard + SILENT_SECONDS:
+                self._late = f"the worker process said nothing for {SILENT_SECONDS:.0f} s"
+            elif late is not None:
+                self._late = f"the worker process gave no sign of a question for {late.seconds:.0f} s"
+        with suppress(ProcessLookupError):
+            process.kill()
+
+    async def ask(self, do: str, seconds: float, **message: Any) -> dict[str, Any]:
         """Returns what the worker answers: to "admit", what it knows of a question; to "measure", what it measured.
+
+        seconds: that it may take, or each of its steps.
 
         Raises:
             WorkerGone: if it ends before it has answered.
         """
         number, future = next(self._numbers), asyncio.get_running_loop().create_future()
-        self._requests[number] = do, future
+        until = asyncio.get_running_loop().time() + seconds
+        self._requests[number] = _Request(do, future, seconds, until)
         self.send(do=do, of=number, **message)
         return await future
 

@@ -22,9 +22,9 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
-from jaxsens.core.results.result import FlipSensitivity, load_result
+from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.service import shown
-from jaxsens.service.guard import TooLong, refusal
+from jaxsens.service.guard import refusal
 from jaxsens.service.jobs import Jobs, Refused
 from jaxsens.service.openapi import kinds, openapi
 from jaxsens.service.store import ENDED, StoredJob
@@ -65,7 +65,6 @@ class Routes:
             Route(f"{one}/events", self.events),
             Route(f"{one}/result.parquet", self.parquet),
             *(Route(f"{one}/{name}", self._form(*form)) for name, form in _FORMS.items()),
-            Route(f"{one}/call.py", self.call),
             Route("/v1/models", self.models),
             Route("/openapi.json", self.description),
             Route("/metrics", self.metrics),
@@ -77,7 +76,6 @@ class Routes:
             InputError: _unusable,
             Refused: _refused,
             OSError: lambda request, error: refusal(507, str(error)),
-            TooLong: lambda request, error: refusal(413, str(error)),
             HTTPException: lambda request, error: refusal(error.status_code, error.detail),
         }
         return Starlette(routes=routes, exception_handlers=handlers)
@@ -131,7 +129,8 @@ class Routes:
 
     async def parquet(self, request: Request) -> Response:
         """The result as it was saved."""
-        path = self._result(request)
+        await self._result(request)
+        path = self._jobs.store.result(request.path_params["id"])
         media = "application/vnd.apache.parquet"
         return FileResponse(path, media_type=media, filename=f"jaxsens-{path.name}")
 
@@ -139,26 +138,19 @@ class Routes:
         self, show: Callable[[FlipSensitivity], bytes], media_type: str
     ) -> Callable[[Request], Awaitable[Response]]:
         async def handler(request: Request) -> Response:
-            path = self._result(request)
-            try:
-                result = await run_in_threadpool(load_result, path)
-            except InputError as error:  # the file is damaged; the question is as good as before
-                raise HTTPException(410, f"{error}: forget it (DELETE) and ask again") from error
+            """What was measured, in one of its forms."""
+            result = await self._result(request)
             return Response(await run_in_threadpool(show, result), media_type=media_type)
 
         return handler
 
-    async def call(self, request: Request) -> Response:
-        """The Python program that measures the same."""
-        question = read_question(self._asked(request).question, self._models)
-        return Response(shown.as_call(question, self._models), media_type="text/x-python")
-
-    def _result(self, request: Request) -> Path:
+    async def _result(self, request: Request) -> FlipSensitivity:
         job = self._asked(request)
-        path = self._jobs.store.result(job.id)
-        if not path.is_file():
+        result = await self._jobs.result(job) if job.state == "finished" else None
+        if result is None:
+            job = self._jobs.store.get(job.id) or job
             raise HTTPException(404, f"{job.id}: no result; it is {job.state} {job.message}".rstrip())
-        return path
+        return result
 
     def _asked(self, request: Request) -> StoredJob:
         """Returns the job that a path names."""
@@ -184,7 +176,7 @@ class Routes:
 
     async def description(self, request: Request) -> Response:
         """The routes, as OpenAPI."""
-        return JSONResponse(openapi(self._models))
+        return JSONResponse(openapi(request.app.routes, self._models))
 
     async def metrics(self, request: Request) -> Response:
         """Counts, for Prometheus."""

@@ -16,8 +16,9 @@ import uvicorn
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError
+from jaxsens.service.connections import Connection, most_connections
 from jaxsens.service.guard import Guard
-from jaxsens.service.jobs import Jobs, Limits
+from jaxsens.service.jobs import Jobs
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerProcess, device_environments
 from jaxsens.service.routes import Routes
@@ -36,7 +37,7 @@ class Service:
         host, port: where it listens.
         names: further names under which it is called, such as that of a proxy.
         token: that clients need.
-        limits: what is accepted.
+        limits: what `Jobs` accepts: `queued`, `seconds`, `memory`.
         worker: what workers are told: `dtype`, `memory`, `most_tokens`, `cache`.
     """
 
@@ -46,7 +47,7 @@ class Service:
     port: int = 8321
     names: tuple[str, ...] = ()
     token: str = field(default="", repr=False)
-    limits: Limits = field(default_factory=Limits)
+    limits: Mapping[str, Any] = field(default_factory=dict)
     worker: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -76,15 +77,19 @@ async def _served(service: Service, store: Store, listener: socket.socket) -> No
     settings = {"models": dict(service.models), **service.worker}
     workers = [WorkerProcess(settings, environment) for environment in device_environments()]
     metrics = Metrics()
-    jobs = Jobs(store, workers, service.limits, metrics)
+    jobs = Jobs(store, workers, metrics, **service.limits)
     metrics.follow("waiting", "Jobs that wait or run", lambda: store.waiting()[0])
     metrics.follow("ready", "Workers that are ready", lambda: sum(one.ready for one in jobs.workers))
     names = (*_LOCAL, service.host, *service.names)
+    Connection.most = most_connections()
     config = uvicorn.Config(
         Guard(Routes(jobs, service.models).app(), service.token, names, service.port),
         log_config=None,  # its own closes every handler of this process, and absl's closes standard error with it
-        log_level="warning",
+        log_level="error",  # a warning for every malformed head would let strangers fill the disk
         access_log=False,
+        http=Connection,
+        ws="none",
+        backlog=128,  # so many are accepted in one step
         lifespan="off",
         timeout_graceful_shutdown=2,
         server_header=False,
@@ -132,7 +137,7 @@ def _listening(service: Service) -> Iterator[socket.socket]:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             listener.bind((service.host, service.port))
-            listener.listen(512)
+            listener.listen(128)
         except OSError as error:
             where = f"--host {service.host} --port {service.port}"
             raise InputError(f"serve: {where}: {error.strerror}; give another --port") from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 
 from jaxsens.core.results.pictures.picture import page
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.service.worker.question import Question
 
 
 def as_svg(result: FlipSensitivity) -> bytes:
@@ -41,29 +40,6 @@ def as_json(result: FlipSensitivity) -> bytes:
         "flips": columns,
     }
     return json.dumps(told, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-
-
-def as_call(question: Question, models: Mapping[str, str]) -> str:
-    """Returns the Python program that measures the same without the service."""
-    given = models[question.model]
-    if Path(given).is_dir():
-        output = f", output={question.reads!r}" if question.reads != "hidden" else ""
-        made = f"import jaxsens\n\nmodel = jaxsens.load_pretrained({given!r}{output})\n"
-    else:
-        module, _, name = given.partition(":")
-        made = f"import jaxsens\nfrom {module} import {name.partition('.')[0]}\n\nmodel = {name}()\n"
-    parts = [repr(question.tokens)]
-    for name in ("flips", "measure", "engine"):
-        value, default = getattr(question, name), {"measure": {"kind": "l2"}, "engine": {"kind": "auto"}}
-        if value is not None and value.table() != default.get(name):
-            parts.append(f"{name}=jaxsens.{value!r}")
-    if question.readout != "auto":
-        parts.append(f"readout={question.readout!r}")
-    if place := question.placement.given():
-        inside = ", ".join(f"{name}={value}" for name, value in place.items())
-        parts.append(f"placement=jaxsens.Placement({inside})")
-    listed = "".join(f"    {part},\n" for part in ("model", *parts))
-    return f"{made}result = jaxsens.flip_sensitivity(\n{listed})\nprint(result)\n"
 
 
 def _plain(column: np.ndarray) -> list[Any]:

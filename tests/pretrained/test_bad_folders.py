@@ -219,6 +219,16 @@ BAD: dict[str, tuple[Change, str]] = {
     "two poolings": (
         pooling(pooling_mode_cls_token=True, pooling_mode_mean_tokens=True), "'cls_token and mean_tokens': not served"
     ),
+    "dropout in the tokenizer": (
+        other_tokenizer(lambda table: table["model"].update(type="BPE", dropout=0.1)),
+        "tokenizer.json: model.dropout = 0.1: 0 or null",
+    ),
+    "texts that grow": (
+        other_tokenizer(lambda table: table.update(normalizer={"type": "Sequence", "normalizers": [
+            {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}] * 33})),
+        "replacements that may make a text 8.59e.09 times as long",
+    ),
+    "a long config": (lambda folder: text("config.json", " " * 2**25 + "{}")(folder), "config.json'.* more than"),
     "no config": (gone("config.json"), "it has no config.json; .* It has model.safetensors, tokenizer.json"),
     "no weights": (gone("model.safetensors"), r"it has no \*.safetensors; download the model again"),
     "no tokenizer": (gone("tokenizer.json"), "it has no tokenizer.json; make it .* AutoTokenizer"),

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from jaxsens.service import pool
-from jaxsens.service.jobs import Jobs, Limits, Refused
+from jaxsens.service.jobs import Jobs, Refused
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerGone
 from jaxsens.service.store import Store, StoreFull
@@ -33,7 +33,7 @@ class PlayedWorker:
         on_event({"event": "ready"})
         await self.end_of_process
 
-    async def ask(self, do: str, **message: Any) -> dict[str, Any]:
+    async def ask(self, do: str, seconds: float, **message: Any) -> dict[str, Any]:
         if do == "measure":
             self.given.append(message["id"])
             self.answer = asyncio.Future[dict[str, Any]]()
@@ -41,7 +41,7 @@ class PlayedWorker:
         question = message["question"]
         if question == "deadly":
             raise WorkerGone("the worker process ended")
-        about = {"seconds": 7200.0 * (question == "long"), "bytes": 0, "flips": 1}
+        about = {"seconds": 7200.0 * (question == "long"), "bytes": 2**40 * (question == "large"), "flips": 1}
         return {"id": str(question), "about": about}
 
     def send(self, **message: Any) -> None:
@@ -60,7 +60,7 @@ def played(tmp_path: Any, play: Callable[..., Any], workers: int = 1) -> None:
     async def main() -> None:
         store = Store(tmp_path)
         those = [PlayedWorker() for _ in range(workers)]
-        jobs = Jobs(store, those, Limits(), Metrics())  # pyright: ignore[reportArgumentType] - as a worker
+        jobs = Jobs(store, those, Metrics(), memory=2**30)  # pyright: ignore[reportArgumentType] - as a worker
         acts = [act(one) for one in those for act in (jobs.run, jobs.hand_out)]  # pyright: ignore[reportArgumentType]
         tasks = [asyncio.ensure_future(one) for one in acts]
         try:
@@ -87,8 +87,7 @@ async def until(holds: Callable[[], Any], seconds: float = 10.0) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("when", ["it is handed out", "its result is noted"])
-def test_a_store_that_was_full_for_a_while_does_not_stop_the_queue(tmp_path, monkeypatch, when):
+def test_a_store_that_was_full_for_a_while_does_not_stop_the_queue(tmp_path, monkeypatch):
     async def act(jobs: Jobs, worker: PlayedWorker) -> None:
         full, change = False, jobs.store.change
 
@@ -98,29 +97,26 @@ def test_a_store_that_was_full_for_a_while_does_not_stop_the_queue(tmp_path, mon
             change(*args, **values)
 
         monkeypatch.setattr(jobs.store, "change", changed)
-        full = when == "it is handed out"
         await jobs.accept("a")
-        if not full:
-            await until(lambda: worker.given)
-            full = True
-            worker.answer.set_result({"found": FOUND})
+        await until(lambda: worker.given)
+        full = True
+        worker.answer.set_result({"found": FOUND})
         await asyncio.sleep(0.3)
         full = False
-        await until(lambda: worker.given)
-        if when == "it is handed out":
-            worker.answer.set_result({"found": FOUND})
         await until(lambda: state(jobs, "a") == ("finished", 0))
         assert worker.given == ["a"]
 
     played(tmp_path, act)
 
 
-def test_what_would_take_too_long_is_refused_with_the_estimate(tmp_path):
+@pytest.mark.parametrize("question", ["long", "large"])
+def test_what_would_take_too_much_time_or_memory_is_refused_with_the_estimate(tmp_path, question):
     async def act(jobs: Jobs, worker: PlayedWorker) -> None:
-        with pytest.raises(Refused, match="1 flips take about 7200 s") as refused:
-            await jobs.accept("long")
+        said = {"long": "about 7200 s", "large": r"1024.0 GiB; at most 1.0 GiB here \(--most-memory\)"}
+        with pytest.raises(Refused, match=said[question]) as refused:
+            await jobs.accept(question)
         assert refused.value.status == 413
-        assert jobs.store.get("long") is None
+        assert jobs.store.get(question) is None
 
     played(tmp_path, act)
 
@@ -192,6 +188,33 @@ def test_a_job_that_is_forgotten_while_it_runs_leaves_no_file(tmp_path):
         assert not jobs.store.result("a").exists()
 
     played(tmp_path, act)
+
+
+_BEATS = 'import time\nwhile True:\n    print(\'{"event": "alive"}\', flush=True)\n    time.sleep(0.1)'
+
+
+@pytest.mark.parametrize(
+    ("program", "silent", "why"),
+    [
+        ("import time; time.sleep(60)", 1.0, "said nothing for 1 s"),
+        (_BEATS, 60.0, "no sign of a question for 2 s"),
+    ],
+)
+def test_a_worker_that_stops_or_never_answers_is_ended_and_its_question_fails(
+    program, silent, why, monkeypatch
+):
+    monkeypatch.setattr(pool, "COMMAND", (sys.executable, "-c", program))
+    monkeypatch.setattr(pool, "SILENT_SECONDS", silent)
+
+    async def act() -> None:
+        worker = pool.WorkerProcess({}, {})
+        running = asyncio.ensure_future(worker.run(lambda message: None))
+        async with asyncio.timeout(20):
+            with pytest.raises(WorkerGone, match=why):
+                await worker.ask("measure", 2.0)
+            await running
+
+    asyncio.run(act())
 
 
 @pytest.mark.parametrize(

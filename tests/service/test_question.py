@@ -82,7 +82,7 @@ def test_what_is_no_json_is_refused(raw):
 
 
 def test_the_description_has_every_kind_that_json_can_ask_for_and_their_fields():
-    schemas = openapi(["tiny"])["components"]["schemas"]["Measurement"]["properties"]
+    schemas = openapi([], ["tiny"])["components"]["schemas"]["Measurement"]["properties"]
     for base in (Flips, Measure, AskedEngine):
         listed = {one["properties"]["kind"]["const"]: one for one in schemas[base.argument]["anyOf"][1:]}
         assert {*listed} == {*base.kinds} - {"function", "comparison"} == {*kinds(base)}

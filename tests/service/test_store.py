@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import sqlite3
+import errno
+import random
 
 import pytest
 
 import jaxsens
 from jaxsens.service.store import Store, StoreFull
-from tests.refusals import refusal, refused
+from tests.refusals import refusal
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def test_jobs_are_done_in_the_order_in_which_they_were_asked_for(store):
     assert store.next(()).id == "long"
     assert store.next(("long",)).id == "short"
     store.change("long", state="cancelled")
-    add(store, "long")
+    add(store, "long", 100)
     assert [store.next(taken).id for taken in ((), ("short",), ("short", "shorter"))] == [
         "short",
         "shorter",
@@ -76,45 +77,106 @@ def test_a_store_that_another_service_has_is_refused(store, tmp_path):
         Store(tmp_path)
 
 
-@pytest.mark.parametrize("where", [0, 40, 3000])
-def test_a_damaged_store_is_refused_and_stays_as_it_is(tmp_path, where):
+def records(store):
+    return sorted((store / "jobs").iterdir())
+
+
+def test_a_damaged_job_is_told_set_aside_and_asked_for_again_and_no_other_is_lost(tmp_path, capsys):
+    """Bits and cuts at random: what is read is as it was written, or not there."""
     first = Store(tmp_path)
-    for k in range(100):
-        add(first, f"job {k}")
+    for name in ("a", "b"):
+        add(first, name)
+        first.change(name, state="finished", found={"mean": 1.25, "max": 3.5}, done=1, total=1)
+    whole, other = first.get("a"), first.get("b")
     first.close()
-    path = tmp_path / "jobs.sqlite3"
-    raw = bytearray(path.read_bytes())
-    raw[where : where + 1000] = b"\xa5" * 1000
-    path.write_bytes(raw)
-    assert "is damaged" in refused("--store", Store, tmp_path)
-    assert path.read_bytes() == bytes(raw)
+    path, draw = tmp_path / "jobs" / "a.json", random.Random(0)
+    sound = path.read_bytes()
+    for k in range(200):
+        raw = bytearray(sound)
+        if k < 150:
+            raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(8)
+        else:
+            del raw[draw.randrange(len(raw)) :]
+        path.write_bytes(raw)
+        store = Store(tmp_path)
+        assert store.get("b") == other
+        if store.get("a") is None:
+            (aside,) = (tmp_path / "damaged").iterdir()
+            assert aside.read_bytes() == bytes(raw)
+            assert str(path) in capsys.readouterr().err
+            assert add(store, "a").state == "queued"
+            aside.unlink()
+        else:
+            assert store.get("a") == whole
+        store.close()
 
 
-def test_a_store_of_another_version_is_refused(tmp_path):
-    with sqlite3.connect(tmp_path / "jobs.sqlite3") as other:
-        other.execute("PRAGMA user_version = 7")
-    assert "of version 7" in refused("--store", Store, tmp_path)
+def test_a_sound_record_in_the_place_of_another_is_not_that_job(tmp_path, capsys):
+    store = Store(tmp_path)
+    add(store, "a")
+    store.close()
+    (tmp_path / "jobs" / "a.json").rename(tmp_path / "jobs" / "b.json")
+    store = Store(tmp_path)
+    assert store.listed(9) == []
+    store.close()
+    assert "holds another job" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["results", "other", "lock", "jobs.sqlite3", "jobs.sqlite3-wal"])
+def test_turns_go_by_a_counter_and_not_by_the_clock(store):
+    for name, now in (("first", 2e9), ("second", 1e9)):
+        add(store, name)
+        store.change(name, asked=now)
+    assert store.next(()).id == "first"
+
+
+@pytest.mark.parametrize("name", ["results", "other", "lock", "jobs", "jobs/a.json", "results/a.parquet"])
 def test_a_link_in_the_store_is_refused_by_name_and_what_it_leads_to_stays_as_it_is(tmp_path, name):
     store, foreign = tmp_path / "store", tmp_path / "foreign"
-    store.mkdir()
+    (store / name).parent.mkdir(parents=True)
     foreign.write_bytes(b"foreign")
     (store / name).symlink_to(foreign)
     with pytest.raises(jaxsens.InputError, match=f"{name} is a link"):
         Store(store)
     assert foreign.read_bytes() == b"foreign"
-    assert sorted(store.iterdir()) == [store / name]
+    assert [one for one in store.rglob("*") if not one.is_dir()] == [store / name]
 
 
-def test_a_full_disk_is_one_clear_error_and_loses_nothing(store):
+def test_a_link_that_comes_while_the_service_runs_is_not_followed(store, tmp_path):
+    foreign = tmp_path / "foreign"
+    foreign.write_bytes(b"foreign")
+    (tmp_path / "jobs" / "a.json").symlink_to(foreign)
+    add(store, "a")
+    assert foreign.read_bytes() == b"foreign"
+    assert not (tmp_path / "jobs" / "a.json").is_symlink()
+    (tmp_path / "jobs").rename(tmp_path / "away")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "jobs").symlink_to(tmp_path.parent)
+    with pytest.raises(StoreFull):
+        add(store, "b")
+    assert store.get("b") is None
+    assert not (tmp_path.parent / "b.json").exists()
+
+
+def test_what_the_service_did_not_make_stays_in_its_folders(tmp_path):
+    Store(tmp_path).close()
+    for place in ("jobs/notes.txt", "jobs/.a.json.0123456789abcdef.tmp", "results/x", "damaged/x", "notes"):
+        (tmp_path / place).write_text("theirs")
+    Store(tmp_path).close()
+    assert len([one for one in tmp_path.rglob("*") if one.is_file() and one.read_text() == "theirs"]) == 5
+
+
+def test_a_full_disk_is_one_clear_error_and_loses_nothing(store, monkeypatch):
     add(store, "kept")
-    (pages,) = store._rows.execute("PRAGMA page_count").fetchone()
-    store._rows.execute(f"PRAGMA max_page_count = {pages}")
-    with pytest.raises(StoreFull, match="the store takes no more"):
-        store.add("more", {"text": "a" * 10**6}, {"seconds": 0.0})
-    assert store.get("kept").state == "queued"
+
+    def full(*given: object, **named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.replace", full)
+    for act in (lambda: add(store, "more"), lambda: store.change("kept", message="long")):
+        with pytest.raises(StoreFull, match="the store takes no more"):
+            act()
+    assert [(job.id, job.message) for job in store.listed(9)] == [("kept", "")]
+    assert len(records(store.folder)) == 1
 
 
 def test_a_result_is_forgotten_with_its_file(store):
@@ -123,18 +185,4 @@ def test_a_result_is_forgotten_with_its_file(store):
     store.forget("a")
     assert store.get("a") is None
     assert not store.result("a").exists()
-
-
-def test_a_store_that_something_else_has_open_is_not_called_damaged(tmp_path):
-    Store(tmp_path).close()
-    with sqlite3.connect(tmp_path / "jobs.sqlite3") as other:
-        other.execute("BEGIN EXCLUSIVE")
-        assert "cannot be used now" in refused("--store", Store, tmp_path)
-        other.rollback()
-    other.close()
-    Store(tmp_path).close()
-
-
-def test_a_folder_in_place_of_the_database_is_named(tmp_path):
-    (tmp_path / "jobs.sqlite3").mkdir()
-    assert "jobs.sqlite3 is no file" in refused("--store", Store, tmp_path)
+    assert records(store.folder) == []

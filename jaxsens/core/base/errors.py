@@ -16,7 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
-from jaxsens.core.base.text import in_words
+from jaxsens.core.base.text import in_words, printable
 
 Rule = TypeVar("Rule")
 
@@ -69,7 +69,7 @@ class Problem:
 
     def __str__(self) -> str:
         place = " = ".join(part for part in (dotted(self.path), self.written) if part)
-        return f"{place}: {self.remedy}" if place else self.remedy
+        return printable(f"{place}: {self.remedy}" if place else self.remedy)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Problem) and str(self) == str(other)

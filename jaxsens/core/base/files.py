@@ -8,6 +8,7 @@ import io
 import os
 import re
 import secrets
+import stat
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -140,6 +141,15 @@ def atomic_path(path: str | os.PathLike[str], clear: bool = True) -> Iterator[Pa
             os.replace(temporary, final)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def open_regular(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Opens a file to read it. Raises OSError for what is no regular file: a pipe has no end, nor has a device."""
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "no regular file", os.fspath(path))
+    return file
 
 
 def read_within(path: str | os.PathLike[str] | IO[bytes], most: int) -> bytes:

@@ -15,11 +15,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.files import write_text
+from jaxsens.core.base.files import open_regular, read_within, write_text
 from jaxsens.core.base.strict import typed_arguments
 
 if TYPE_CHECKING:
     import numpy as np
+
+
+_MOST_BYTES = 2**31
+
+_WIDEST = 16
+"""Bytes of a number: complex128."""
 
 
 class DamagedFile(Exception):
@@ -58,8 +64,8 @@ def read_sealed(path: str | os.PathLike[str], kind: str) -> dict[str, Any]:
         DamagedFile: if the file is damaged, or holds another kind.
     """
     try:
-        with open(path, encoding="utf-8") as file:
-            stored = json.load(file)
+        with open_regular(path) as file:
+            stored = json.loads(read_within(file, _MOST_BYTES).decode("utf-8"))
         if not isinstance(stored, dict) or not stored.keys() >= {"kind", "content", "sha256"}:
             raise DamagedFile(path, "not written by jaxsens: it has no kind, content and checksum")
         stated = stored.pop("sha256")
@@ -123,7 +129,7 @@ class SavedResult:
             raise InputError.of("path", str(path), "no such file") from None
         except DamagedFile as error:
             raise InputError.of("path", str(error.path), f"{error.why}; {advice}") from error
-        except (ValidationError, InputError) as error:
+        except (ValidationError, InputError, TypeError, ValueError, OverflowError) as error:
             raise InputError.of("path", str(path), f"{error}; {advice}") from error
 
 
@@ -173,7 +179,13 @@ def decoded(value: Any) -> Any:
 
     if isinstance(value, Mapping):
         if value.keys() == _ARRAY:
-            array: np.ndarray = np.array(value["values"], np.dtype(value["dtype"])).reshape(value["shape"])
+            dtype, longest = (
+                np.dtype(value["dtype"]),
+                max((len(str(one)) for one in value["values"]), default=0),
+            )
+            if dtype.hasobject or dtype.itemsize > max(_WIDEST, 4 * longest):
+                raise ValueError(f"dtype = {dtype}: wider than what it holds")
+            array: np.ndarray = np.array(value["values"], dtype).reshape(value["shape"])
             return array
         return {key: decoded(one) for key, one in value.items()}
     if isinstance(value, list):

@@ -10,9 +10,18 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+_CONTROLS = {k: f"\\x{k:02x}" for k in (*range(9), *range(11, 32), *range(127, 160))}
+
+
+def printable(text: str) -> str:
+    """Returns the text with its control characters as \\x1b, but for tabs and line feeds: names and texts of strangers
+    do nothing to a terminal."""
+    return text.translate(_CONTROLS)
+
+
 def print_text(console: Console, text: str) -> None:
-    """Prints plain text as it is: without markup or wrapping, whatever the terminal's width."""
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    """Prints plain text: without markup or wrapping, whatever the terminal's width, and `printable`."""
+    console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

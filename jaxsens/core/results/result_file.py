@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.base.files import atomic_path
+from jaxsens.core.base.files import atomic_path, open_regular
 from jaxsens.core.base.sealed import digest
+from jaxsens.core.base.text import in_words
 
 Columns = Mapping[str, np.ndarray]
 """Columns by name, in the order of the digest."""
@@ -23,6 +24,9 @@ Columns = Mapping[str, np.ndarray]
 _METADATA_KEY = b"jaxsens"
 _LARGEST_METADATA = 2**31 - 1
 """Bytes. Arrow's default when reading, 100 MB, is too small for the tokens of some results."""
+
+_PLAIN_BYTES, _COMPRESSED = 2**30, 64
+"""A file may have as many bytes in memory as the first, and so many for each of its own."""
 
 _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError)
 """Exceptions that reading a damaged file raises, besides ArrowException and OSError."""
@@ -89,20 +93,35 @@ def _read(
 ) -> tuple[Columns, dict[str, Any], dict[str, Any]]:
     import pyarrow.parquet as pq
 
-    with open(path, "rb") as file:
-        table = pq.ParquetFile(
+    with open_regular(path) as file:
+        opened = pq.ParquetFile(
             file, page_checksum_verification=True, thrift_string_size_limit=_LARGEST_METADATA
-        ).read()
-    text = (table.schema.metadata or {}).get(_METADATA_KEY)
-    if text is None:
-        raise NotAResult(f"path = {str(path)!r}: a Parquet file, but not a jaxsens result")
+        )
+        schema, rows = opened.schema_arrow, opened.metadata.num_rows
+        if (text := (schema.metadata or {}).get(_METADATA_KEY)) is None:
+            raise NotAResult(f"path = {str(path)!r}: a Parquet file, but not a jaxsens result")
+        present = [*names, *(name for name in further if name in schema.names)]
+        wide = sum(_bytes(schema.field(name).type) for name in present)
+        groups = (opened.metadata.row_group(k) for k in range(opened.num_row_groups))
+        stated = max(rows * wide, sum(group.total_byte_size for group in groups))
+        if stated > (most := _PLAIN_BYTES + _COMPRESSED * os.fstat(file.fileno()).st_size):
+            raise ValueError(f"{in_words(stated)} in a file of its size; at most {in_words(most)}")
+        table = opened.read(columns=present)
     metadata = json.loads(text)
     stated = metadata.pop("checksum", None)
-    present = [*names, *(name for name in further if name in table.column_names)]
     columns = {name: _array(table.column(name)) for name in present}
     if stated != digest(metadata, columns.values()):
         raise ValueError("its content does not match its checksum")
     return columns, metadata.pop("result"), metadata
+
+
+def _bytes(kind: Any) -> int:
+    """Returns the bytes of a value of a column: a number, or a list of them of one length."""
+    return (
+        kind.list_size * _bytes(kind.value_type)
+        if hasattr(kind, "list_size")
+        else max(1, kind.bit_width // 8)
+    )
 
 
 def _stored(values: np.ndarray) -> Any:

@@ -74,7 +74,7 @@ async function show(job, where, label) {
   const html = await (await call(`${base}/fragment`)).text()
   find('.picture', where).innerHTML = html
   find('.picture', where).dataset.shown = label
-  const links = [['result.parquet', 'Parquet'], ['picture.svg', 'SVG'], ['page', 'Page'], ['result.json', 'JSON'], ['call.py', 'Python']]
+  const links = [['result.parquet', 'Parquet'], ['picture.svg', 'SVG'], ['page', 'Page'], ['result.json', 'JSON']]
   find('.downloads', where).replaceChildren(...links.flatMap(([path, name]) => [
     element('a', { href: `${base}/${path}`, textContent: name, download: path === 'page' ? '' : path }), ' ']))
 }

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from jaxsens.core.base.errors import InputError, collecting
+from jaxsens.core.base.files import only_inside
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.options import MANY_CALLS
@@ -52,7 +53,7 @@ class Desk:
         Raises:
             InputError: for what `flip_sensitivity` would reject before it runs the model.
         """
-        model, _ = self.models.get(question.model, question.reads)
+        model, weights = self.models.get(question.model, question.reads)
         subject = as_model(model)
         with_token(model, question.measure)
         with collecting("flip_sensitivity") as problems:
@@ -72,30 +73,20 @@ class Desk:
             "seconds": run.seconds_of(len(words), flips),
             "compiling": 0.0 if compiled else run.compiling,
         }
-        return {"id": self.name(question), "about": about}
-
-    def name(self, question: Question) -> str:
-        """Returns the digest of what a result depends on: the function, the weights, the inputs, the objects and the
-        version."""
-        model, weights = self.models.get(question.model, question.reads)
-        subject = as_model(model)
-        with collecting("flip_sensitivity") as problems:
-            words, reading = checked_input(
-                subject, encoded(model, question.tokens), question.readout, problems
-            )
         with numerics(subject.dtype):
-            digest = fingerprint(reading, words.shape[1], weights)
+            digest = fingerprint(reading, n, weights)
+        # All that a result depends on.
         told = json.dumps([question.shape(), digest, words.tolist(), version("jaxsens")], sort_keys=True)
-        return hashlib.sha256(told.encode()).hexdigest()[:24]
+        return {"id": hashlib.sha256(told.encode()).hexdigest()[:24], "about": about}
 
     def _plan(self, question: Question, n: int) -> PlannedRun:
         """Returns how inputs of this length are measured. The first question of a shape stands for all."""
         key = question.shape(), n
-        if key not in self._plans:
+        if (run := self._plans.get(key)) is None:
             model, _ = self.models.get(question.model, question.reads)
             asked = question.flips, question.measure
             try:
-                self._plans[key] = planned_run(
+                self._plans[key] = run = planned_run(
                     model,
                     n,
                     *asked,
@@ -106,7 +97,7 @@ class Desk:
                 raise type(error)(*error.problems, subject="flip_sensitivity") from error
             while len(self._plans) > _PLANS:
                 self._plans.popitem(last=False)
-        return self._plans[key]
+        return run
 
     def measure(
         self, question: Question, job: str, place: Path, progress: Callable[[int, int], object]
@@ -123,7 +114,7 @@ class Desk:
             InputError: for what cannot be measured, and if the model or jaxsens are others than when it was asked.
             OSError: if the result cannot be written.
         """
-        if self.name(question) != job:
+        if self.admit(question)["id"] != job:
             raise InputError.of(
                 "model",
                 question.model,
@@ -144,7 +135,8 @@ class Desk:
                 progress=progress,
             )
         result = replace(result, run=replace(result.run, model=question.model))  # as it is served
-        result.save(place)
+        with only_inside(place.parent.parent):
+            result.save(place)
         self._measured.add((question.shape(), result.n))
         own = [str(one.message) for one in noted if one.category.__module__.startswith("jaxsens")]
         numbers = {"mean": result.mean, "max": result.max}

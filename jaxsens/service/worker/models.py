@@ -56,30 +56,18 @@ class ServedModels:
 
     def told(self) -> list[dict[str, Any]]:
         """Returns what is said of the models to clients, as JSON values."""
+        told = []
         with self._loading:
-            return [
-                self._told(name, [held for key, held in self._loaded.items() if key[0] == name])
-                for name in self.given
-            ]
-
-    def _told(self, name: str, held: list[tuple[Any, str, int]]) -> dict[str, Any]:
-        if not held:
-            return {"name": name, "loaded": False}
-        model, _, size = held[-1]
-        subject = as_model(model)
-        shape = getattr(model, "architecture", None) or subject.config
-        return {
-            "name": name,
-            "loaded": True,
-            "family": getattr(model, "family", type(model).__name__),
-            "bytes": size,
-            "layers": getattr(shape, "layers", None),
-            "width": getattr(shape, "width", None),
-            "readout": subject.readout,
-            "texts": isinstance(model, LayeredModel) and hasattr(model, "encode"),
-            "alphabet": subject.alphabet_size,
-            "labels": _labels(self.given[name]),
-        }
+            for name, place in self.given.items():
+                held = [one for (named, _), one in self._loaded.items() if named == name]
+                told.append({"name": name, "loaded": bool(held)})
+                for model, *_ in held[-1:]:
+                    told[-1] |= {
+                        "family": getattr(model, "family", type(model).__name__),
+                        "texts": isinstance(model, LayeredModel) and hasattr(model, "encode"),
+                        "labels": _labels(place),
+                    }
+        return told
 
     def _load(self, name: str, output: str) -> Any:
         given = self.given[name]

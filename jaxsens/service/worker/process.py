@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -21,8 +22,10 @@ from typing import Any, BinaryIO
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import remedy, takes_no_more
-
-COMMAND = (sys.executable, "-m", "jaxsens.service.worker.process")
+from jaxsens.core.base.program_cache import cache_in
+from jaxsens.service.worker.measuring import Desk
+from jaxsens.service.worker.models import ServedModels
+from jaxsens.service.worker.question import read_question
 
 
 def main() -> None:
@@ -47,10 +50,7 @@ class _Worker:
 
     def run(self, lines: BinaryIO) -> None:
         """Loads the models, and measures until the process is ended. Returns if a model cannot be loaded."""
-        from jaxsens.core.base.program_cache import cache_in
-        from jaxsens.service.worker.measuring import Desk
-        from jaxsens.service.worker.models import ServedModels
-
+        threading.Thread(target=self._beat, daemon=True).start()
         given = self._settings
         kept = None
         if given["cache"] != "off":
@@ -71,6 +71,12 @@ class _Worker:
             if kept is not None:
                 kept.keep()  # a worker ends by being killed
 
+    def _beat(self) -> None:
+        """Says that the process runs: the server replaces one that says nothing."""
+        while True:
+            self._send(event="alive")
+            time.sleep(1.0)
+
     def _listen(self, lines: BinaryIO) -> None:
         """Reads what the server sends, and ends the process when the server has ended."""
         for line in lines:
@@ -89,16 +95,12 @@ class _Worker:
         os._exit(0)
 
     def _admit(self, message: dict[str, Any]) -> None:
-        from jaxsens.service.worker.question import read_question
-
         def admitted(message: dict[str, Any]) -> dict[str, Any]:
             return self._desk.admit(read_question(message["question"], self._settings["models"]))
 
         self._send(of=message["of"], **_answered(admitted, message))
 
     def _measured(self, message: dict[str, Any]) -> dict[str, Any]:
-        from jaxsens.service.worker.question import read_question
-
         def progress(done: int, total: int) -> None:
             if self._cancelled:
                 raise KeyboardInterrupt  # as Ctrl-C would: the server no longer waits for an answer

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.registry import read
-from jaxsens.core.base.strict import did_you_mean, read_table
+from jaxsens.core.base.strict import checked_by, read_fields
 from jaxsens.core.engines.options import AskedEngine, Auto
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import L2, Measure
@@ -23,6 +23,43 @@ MOST_BYTES = 2**20
 
 MOST_INPUTS = 1024
 """The inputs of one question."""
+
+
+def _tokens(name: str, tokens: Any, problems: Problems) -> Any:
+    """Returns the input; what its ids may be, the model says."""
+    wanted = "a text, ids, or a list of ids of one length; ask of other texts and lengths one by one"
+    if (isinstance(tokens, str) and tokens) or _are_ids(tokens):
+        return tokens
+    several = isinstance(tokens, list) and bool(tokens) and all(map(_are_ids, tokens))
+    if not several or len({*map(len, tokens)}) > 1:
+        problems.add("tokens", tokens, wanted)
+    elif len(tokens) > MOST_INPUTS:
+        problems.add("tokens", f"{len(tokens)} inputs", f"at most {MOST_INPUTS} in one question")
+    return tokens
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_id, value))
+
+
+def _is_id(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31
+
+
+def _readout(name: str, value: object, problems: Problems) -> Any:
+    if value is None or value in ("auto", "last", "mean") or (_is_id(value) and int(str(value)) >= 0):
+        return value
+    problems.add("readout", value, '"auto", "last", "mean", null, or a 0-based position')
+    return value
+
+
+def _object(base: Any) -> Any:
+    """Returns the check of a field that holds an object of `flip_sensitivity`."""
+
+    def check(name: str, value: Any, problems: Problems) -> Any:
+        return read(base, value, problems, file=True)
+
+    return checked_by(check)
 
 
 @dataclass(frozen=True)
@@ -41,13 +78,13 @@ class Question:
             logits of a log-probability.
     """
 
-    model: str
-    tokens: str | list[Any]
-    flips: Flips | None = None
-    measure: Measure = dataclasses.field(default_factory=L2)
-    engine: AskedEngine = dataclasses.field(default_factory=Auto)
+    model: Any
+    tokens: Annotated[Any, checked_by(_tokens)]
+    flips: Annotated[Flips | None, _object(Flips)] = None
+    measure: Annotated[Measure, _object(Measure)] = dataclasses.field(default_factory=L2)
+    engine: Annotated[AskedEngine, _object(AskedEngine)] = dataclasses.field(default_factory=Auto)
     placement: PlacementTable = dataclasses.field(default_factory=PlacementTable)
-    readout: int | str | None = "auto"
+    readout: Annotated[int | str | None, checked_by(_readout)] = "auto"
     output: Literal["hidden", "logits", "labels"] | None = None
 
     @property
@@ -87,23 +124,13 @@ def read_question(body: object, models: Collection[str]) -> Question:
     with collecting("flip_sensitivity") as problems:
         if not isinstance(body, dict):
             problems.add("body", body, 'a JSON object such as {"model": "name", "tokens": "a text"}')
-            body = {"model": None, "tokens": None}
-        known = [field.name for field in dataclasses.fields(Question)]
-        for key in body.keys() - {*known}:
-            problems.note((key,), f"unknown key{did_you_mean(key, known)}")
-        made: dict[str, Any] = {}
-        for base in (Flips, Measure, AskedEngine):
-            if (value := body.get(base.argument)) is not None:
-                made[base.argument] = read(base, value, problems, file=True)
-        if (value := body.get("placement")) is not None:
-            made["placement"] = read_table(PlacementTable, value, "placement", problems)
-        made["model"] = _model(body.get("model"), models, problems)
-        made["tokens"] = _tokens(body.get("tokens"), problems)
-        made["readout"] = _readout(body.get("readout", "auto"), problems)
-        made["output"] = body.get("output")
-        if made["output"] not in (None, *OUTPUTS):
-            problems.add("output", made["output"], f"one of {', '.join(OUTPUTS)}")
-    return Question(**made)
+            body = {}
+        # Null stands for a default, but for the readout of a model that has no rows.
+        given = {key: value for key, value in body.items() if value is not None or key == "readout"}
+        fields = read_fields(Question, {"model": None, "tokens": None, **given}, (), problems)
+        if not isinstance(name := given.get("model"), str) or name not in models:
+            problems.add("model", name, f"one of the models that are served: {', '.join(sorted(models))}")
+    return Question(**fields)
 
 
 def read_json(raw: bytes, subject: str) -> Any:
@@ -124,42 +151,3 @@ def read_json(raw: bytes, subject: str) -> Any:
         why = str(error) if isinstance(error, ValueError) else "nested too deep"
         raise InputError.note("body", f"not JSON in UTF-8 ({why})", subject=subject) from error
     return found
-
-
-def _model(name: object, models: Collection[str], problems: Problems) -> Any:
-    if not isinstance(name, str) or name not in models:
-        problems.add("model", name, f"one of the models that are served: {', '.join(sorted(models))}")
-    return name
-
-
-def _tokens(tokens: object, problems: Problems) -> Any:
-    """Returns the input; what its ids may be, the model says."""
-    wanted = "a text, ids, or a list of ids of one length; ask of other texts and lengths one by one"
-    if isinstance(tokens, str) and tokens:
-        return tokens
-    if not isinstance(tokens, list) or not tokens:
-        problems.add("tokens", tokens, wanted)
-        return tokens
-    kinds: dict[str, Callable[[Any], bool]] = {
-        "ids": _is_id,
-        "lists": lambda one: (
-            isinstance(one, list) and len(one) == len(tokens[0]) > 0 and all(map(_is_id, one))
-        ),
-    }
-    kind = next((kind for kind, fits in kinds.items() if all(map(fits, tokens))), None)
-    if kind is None:
-        problems.add("tokens", tokens, wanted)
-    elif kind != "ids" and len(tokens) > MOST_INPUTS:
-        problems.add("tokens", f"{len(tokens)} inputs", f"at most {MOST_INPUTS} in one question")
-    return tokens
-
-
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31
-
-
-def _readout(value: object, problems: Problems) -> Any:
-    if value is None or value in ("auto", "last", "mean") or (_is_id(value) and int(str(value)) >= 0):
-        return value
-    problems.add("readout", value, '"auto", "last", "mean", null, or a 0-based position')
-    return value
