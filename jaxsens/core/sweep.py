@@ -202,7 +202,7 @@ def _run(planned: Sweep, folder: Path) -> SweepResult:
     if result is None:
         raise InputError(f"sweep: no point could be measured: {outcome.failures[0]}")
     if outcome.failures:
-        message = f"sweep: {len(outcome.failures)} of {outcome.chosen} points failed: {outcome.failures[0]}"
+        message = f"sweep: {len(outcome.failures)} of {outcome.planned} points failed: {outcome.failures[0]}"
         warnings.warn(f"{message}{'; .failures has all' if len(outcome.failures) > 1 else ''}", stacklevel=4)
     return result
 

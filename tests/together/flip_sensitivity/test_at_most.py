@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.results.pictures.picture import fragment
+from jaxsens.core.results.pictures.picture import page
 from jaxsens.core.results.pictures.plot import draw_profile
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.core.sweeps.single import at_most_of, summary_of_words
@@ -31,7 +31,7 @@ MIXED = made([1.0, 1e-8, 0.0], [1e-7, 1e-7, 1e-7])
 
 def test_resolved_flips_leave_every_statistic_a_value():
     assert (RESOLVED.unresolved, at_most_of(RESOLVED, {"q10": 0.1, "q50": 0.5})) == (0, {})
-    assert "at most" not in repr(RESOLVED) + fragment(RESOLVED.view())
+    assert "at most" not in repr(RESOLVED) + page(RESOLVED.view())
     assert "resolved" not in repr(RESOLVED)
 
 
@@ -41,7 +41,7 @@ def test_a_floor_of_rounding_is_said_at_most_everywhere():
     assert FLOOR.at_most("mean") == pytest.approx(4e-8 / 3 + 1e-7)
     assert FLOOR.at_most(0.5) == pytest.approx(1.1e-7)
     assert "mean=at most 1.133e-07, max=at most 1.3e-07 at position 1, 3 flips not resolved" in repr(FLOOR)
-    shown = fragment(FLOOR.view())
+    shown = page(FLOOR.view())
     assert "largest: at most 1.1e-07" in shown
     assert "no change is resolved" in shown
     assert "3 flips are not resolved" in shown
@@ -109,7 +109,7 @@ def test_signed_changes_below_resolution_are_a_dotted_range():
     draw_profile(signed.view(), [axes])
     labels = {str(one.get_label()) for one in axes.collections}
     assert "below resolution: at most" in labels
-    assert "at most 1.1e-07 in size" in fragment(signed.view())
+    assert "at most 1.1e-07 in size" in page(signed.view())
 
 
 def test_the_commands_summary_says_at_most_and_its_json_too(capsys):

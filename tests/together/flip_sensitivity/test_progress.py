@@ -14,7 +14,7 @@ import pytest
 import jaxsens
 from jaxsens.cli import measure as command
 from jaxsens.cli.measuring import OutputOptions
-from jaxsens.cli.models import InputOptions, ModelOptions
+from jaxsens.cli.models import InputOptions
 from jaxsens.core.placement import progress
 from jaxsens.core.placement.progress import Bar, progress_of
 from tests.refusals import refusal, refused
@@ -169,7 +169,7 @@ def test_what_is_no_progress_is_refused_before_anything_is_measured(wrong):
 def test_the_command_has_the_same_bar_unless_it_is_to_be_quiet(quiet, monkeypatch, tmp_path):
     errors = a_terminal(monkeypatch)
     monkeypatch.setattr(progress, "PATIENCE", 0.0)
-    model = ModelOptions(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=4)
+    model = ("alphabet_size=2", "width=4", "heads=1", "layers=1", "feed_forward=4")
     output = OutputOptions(quiet=quiet, save=tmp_path / "flips.parquet")
-    command.measure(InputOptions(n=4), model, output=output)
+    command.measure(InputOptions(n=4, model=model), output=output)
     assert ("3/3 flips" in errors.getvalue()) is not quiet
