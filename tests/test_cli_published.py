@@ -56,7 +56,7 @@ def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, 
     assert f"{expected.max:.4g}" in out
     assert out.count("«") == 5
     assert ">sat</span>" in page.read_text("utf-8")
-    assert f"<title>Sensitivity by token: {encoder.name} (bert)</title>" in page.read_text("utf-8")
+    assert f"<title>Sensitivity by token: {encoder} (bert)</title>" in page.read_text("utf-8")
     assert (tmp_path / "o.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (tmp_path / "o.svg").read_text("utf-8")
 

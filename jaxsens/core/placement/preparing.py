@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -58,12 +58,12 @@ class Ready(NamedTuple):
 def computed(engine: Engine, placement: Placement) -> Iterator[Placement]:
     """Enters the arithmetic of an engine; yields where it computes: on the host, if that is float64 and the devices
     have none."""
-    with numerics("float64") if engine.wide else nullcontext():
-        if placement.platform.float64 or jnp.result_type(float) != jnp.float64:
-            yield placement
-        else:
-            with on_host() as mesh:
-                yield Placement(mesh)
+    with ExitStack() as settings:
+        if engine.wide:
+            settings.enter_context(numerics("float64"))
+        if not (placement.platform.float64 or jnp.result_type(float) != jnp.float64):
+            placement = Placement(settings.enter_context(on_host()))
+        yield placement
 
 
 def inputs_at_once(engine: Engine, parameters: Any, shape: tuple[int, int], placement: Placement) -> int:
