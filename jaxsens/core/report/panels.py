@@ -288,7 +288,7 @@ def draw_panels(
             if (share_y or share_legend) and k % columns:
                 axes.set_ylabel("")
             if not share_legend:
-                _add_legend(axes, panel, figure)
+                panel_legend(axes, panel)
         if share_legend:
             legend_below(figure, handles, beside)
     return figure
@@ -393,16 +393,15 @@ def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
     axes.plot(x, caps.T, "_", color=line.style.colour, markersize=7, zorder=2)
 
 
-def _add_legend(axes: Axes, panel: Panel, figure: Figure) -> None:
+def panel_legend(axes: Axes, panel: Panel, **look: Any) -> None:
+    """Adds the legend of a panel below its axes. look: as `Axes.legend` takes it."""
     lines_below = -4 * matplotlib.rcParams["font.size"] / 72  # clear of the axis label, at any height
-    below = ScaledTranslation(0, lines_below, figure.dpi_scale_trans)
+    below = ScaledTranslation(0, lines_below, axes.figure.dpi_scale_trans)
     axes.legend(
         handles=[legend_handle(line.label, line.style) for line in panel.lines],
-        loc="upper left",
-        bbox_to_anchor=(0, 0),
         bbox_transform=axes.transAxes + below,
         borderaxespad=0,
-        handlelength=4.5,
+        **{"loc": "upper left", "bbox_to_anchor": (0, 0), "handlelength": 4.5} | look,
     )
 
 

@@ -23,6 +23,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+_MOST_INSIDE = 4
+"""The lines whose legend stands inside the axes: more would hide them."""
+
+
+_LEGEND_BELOW: dict[str, Any] = {
+    "loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": 2, "fontsize": "x-small", "handlelength": 2.5,
+    "columnspacing": 1.0,
+}  # fmt: skip
+
+
 @dataclass(frozen=True, eq=False)
 class SweepResult(SweepData):
     """A sweep: a row for each model, length and seed in `points`, and in `exponents` how statistics scale with n.
@@ -82,7 +92,7 @@ class SweepResult(SweepData):
         from matplotlib.axes import Axes
 
         from jaxsens.core.report.figures import sensitivity_panel
-        from jaxsens.core.report.panels import draw_panel, legend_handle, variant_styles
+        from jaxsens.core.report.panels import draw_panel, legend_handle, panel_legend, variant_styles
 
         with collecting("plot") as problems:
             choice("statistic", statistic, self.plan.statistics, problems)
@@ -103,7 +113,10 @@ class SweepResult(SweepData):
         if axes is None:
             _, axes = pyplot.subplots(figsize=(5.0, 3.6), layout="constrained")
         draw_panel(axes, panel, title or "")
-        axes.legend(handles=[legend_handle(line.label, line.style) for line in panel.lines])
+        if len(panel.lines) > _MOST_INSIDE:
+            panel_legend(axes, panel, **_LEGEND_BELOW)
+        else:
+            axes.legend(handles=[legend_handle(line.label, line.style) for line in panel.lines])
         return axes
 
     def to_latex(self) -> str:
