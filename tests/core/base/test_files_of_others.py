@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 import jaxsens
 from jaxsens.core.base.sealed import SavedResult, write_sealed
@@ -103,6 +104,7 @@ def test_control_characters_of_names_are_escaped():
     assert "\\x1b]0;owned\\x07" in str(error)
 
 
+@pytest.mark.needs("cli", "service")
 def test_a_name_on_the_command_line_does_nothing_to_a_terminal(tmp_path):
     (place := tmp_path / "a\x1b[2Jb").write_text("a file")
     command = [sys.executable, "-m", "jaxsens", "serve", "--model", "tiny=tests:tiny", "--store", str(place)]
