@@ -35,7 +35,7 @@ def test_a_sweep_ends_with_the_bounds_in_its_report(swept):
     page = (swept / "out" / "report.html").read_text("utf-8")
     assert "Bounds over all inputs" in page
     assert "Inputs that matter" in page
-    assert {file.stem for file in (swept / "out" / "figures").glob("*.png")} >= {
+    assert {file.stem for file in (swept / "out" / "figures").glob("*.svg")} >= {
         "bounds",
         "inputs-that-matter",
     }
