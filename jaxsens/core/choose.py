@@ -162,11 +162,14 @@ class Work:
     def cost_of(self, engine: Engine) -> Cost:
         """Returns the cost of an engine, and of the one that measures again what it resolves of few flips."""
         dtype = "float64" if engine.wide else self.model.dtype
-        shapes = program_key(self.model.parameters, self.n)[:2]
-        cost = _cost(engine, *shapes, self.n, dtype, self.platform)
+        cost = _cost(engine, *self._shapes, self.n, dtype, self.platform)
         if self.resolves(engine) or (wider := engine.wider) is None:
             return cost
         return replace(cost, then=self.cost_of(wider))
+
+    @cached_property
+    def _shapes(self) -> tuple[Any, tuple[Any, ...]]:  # of the model, for the costs of every engine
+        return program_key(self.model.parameters, self.n)[:2]
 
     def resolves(self, engine: Engine) -> bool:
         """Returns whether an engine is expected to resolve most flips."""
