@@ -92,7 +92,7 @@ class SweepResult(SweepData):
         from matplotlib.axes import Axes
 
         from jaxsens.core.report.figures import sensitivity_panel
-        from jaxsens.core.report.panels import draw_panel, legend_handle, panel_legend, variant_styles
+        from jaxsens.core.report.panels import draw_panel, legend_handles, panel_legend, variant_styles
 
         with collecting("plot") as problems:
             choice("statistic", statistic, self.plan.statistics, problems)
@@ -106,7 +106,8 @@ class SweepResult(SweepData):
                     problems.add(f"labels.{name}", label, "a text")
         chosen = self.names if variants is None else tuple(variants)
         called = {name: name for name in chosen} | dict(labels or {})
-        styles = {name: variant_styles(self.names)[name] for name in chosen}
+        every = variant_styles(self.names)
+        styles = {name: every[name] for name in chosen}
         panel = sensitivity_panel(
             self.points, called, styles, statistic=statistic, norm=self.plan.measurement.measure.kind
         )
@@ -116,7 +117,7 @@ class SweepResult(SweepData):
         if len(panel.lines) > _MOST_INSIDE:
             panel_legend(axes, panel, **_LEGEND_BELOW)
         else:
-            axes.legend(handles=[legend_handle(line.label, line.style) for line in panel.lines])
+            axes.legend(handles=legend_handles(panel))
         return axes
 
     def to_latex(self) -> str:
