@@ -257,7 +257,7 @@ class _Measurement:
         tokens, flips, n, rounding = empty.tokens, empty.flips, self.run.n, None
         if self.engine.exact:
             estimate, parameters = None, as_arrays(model.parameters)
-            engine, rounding = rounding_of(engine, model, tokens, flips, parameters)
+            engine, rounding = rounding_of(engine, model, tokens, flips, parameters, placement)
         else:
             estimate = self.engine.estimate(model, engine.measure, n, placement.budget)
             parameters = estimate.first

@@ -201,6 +201,7 @@ def rounding_of(
     tokens: Int[np.ndarray, "inputs n"],
     flips: FlipTable,
     parameters: Any,
+    placement: Placement,
 ) -> tuple[Engine, ErrorBounds | None]:
     """Returns the engine, and what bounds the rounding of outputs that it subtracts; None if it does so itself."""
     if not isinstance(engine, VmapEngine) or not engine.foreign:
@@ -211,15 +212,20 @@ def rounding_of(
     nudging, affordable = replace(engine, nudges=True), CHEAP / (NUDGES * max(size.operations, 1.0))
     if len(flips) <= affordable:
         return nudging, None
-    sampled = replace(nudging, measure=L2())
+    sampled, together = replace(nudging, measure=L2()), max(1, int(affordable))
 
     @cache
     def largest() -> float:  # at a sample of the flips of all inputs
         count = max(LEAST_NUDGED, int(affordable), int(SHARE_NUDGED * len(flips)))
         some = np.sort(np.random.default_rng(0).permutation(len(flips))[:count])
-        sample = np.resize(some, room_for(len(some)))
-        words = tokens[flips.inputs[sample]], flips.positions[sample], flips.symbols[sample]
-        return float(np.max(_moved_flips(sampled, parameters, *words, np.int32(len(some)))))
+        bounds = []
+        for first in range(0, len(some), together):
+            placement.check()  # all of them in one program would leave a signal unheard until it ends
+            sample = some[first : first + together]
+            filled = np.resize(sample, together)
+            words = tokens[flips.inputs[filled]], flips.positions[filled], flips.symbols[filled]
+            bounds.append(np.max(_moved_flips(sampled, parameters, *words, np.int32(len(sample)))))
+        return float(np.max(bounds))
 
     def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
         del inputs, dtype

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import warnings
 from typing import Any
 
@@ -18,6 +19,7 @@ from jaxsens.core.choose import Work
 from jaxsens.core.measures import Decision, Measure
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
+from jaxsens.core.results import rounding
 from jaxsens.core.results.rounding import output_rounding
 from tools.digits import truth
 
@@ -258,3 +260,18 @@ def test_where_no_pass_in_float64_is_possible_a_model_is_measured_in_its_own_dty
     found = jaxsens.flip_sensitivity((model, table), tokens, 4, progress=False)
     assert found.resolved.all()
     assert np.all(found.resolution > 0)
+
+
+def test_a_signal_is_heard_between_flips_whose_roundings_are_moved(monkeypatch):
+    calls = []
+
+    def moved(*arguments):
+        calls.append(arguments)
+        signal.raise_signal(signal.SIGINT)
+        return np.ones(1)
+
+    monkeypatch.setattr(rounding, "_moved_flips", moved)
+    matrix = jnp.eye(512)
+    with pytest.raises(jaxsens.MeasurementInterrupted):
+        jaxsens.flip_sensitivity(lambda tokens: (matrix[tokens] @ matrix @ matrix).mean(0), [0, 1] * 8, 2)
+    assert len(calls) == 1
