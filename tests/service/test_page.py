@@ -80,7 +80,7 @@ def test_a_sentence_gets_its_colours_and_the_token_leaves_the_address(page):
     assert "finished" in page.locator(".state").inner_text()
 
 
-@pytest.mark.parametrize("form", ["Parquet", "SVG", "JSON", "Python"])
+@pytest.mark.parametrize("form", ["Parquet", "SVG", "JSON"])
 def test_a_result_can_be_taken_home(page, form):
     measure(page)
     with page.expect_download() as download:
