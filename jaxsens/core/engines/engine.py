@@ -6,7 +6,6 @@ import abc
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import jax
@@ -249,7 +248,7 @@ class Engine(abc.ABC):
         """Returns this engine for another config, in place of its own."""
         raise no_rule("an engine without a config of its own", "engine", type(self), ())
 
-    @cached_property
+    @property
     def shared(self) -> Engine:
         """The engine that programs are compiled for: this one, for all models that differ in temperatures and added
         positions alone. Its parameters are `with_tables`."""

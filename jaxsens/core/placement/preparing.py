@@ -33,14 +33,12 @@ from jaxsens.core.placement.program import bytes_of, is_single, spec_on
 _SYMBOLS = 2**14
 """The symbols of the inputs that are prepared by one call, at most: between two calls, Ctrl-C is heard."""
 
-_TOGETHER = 2**13
-"""The symbols that an accelerator prepares at the same time: what it computes on the way may be large."""
-
-SYMBOLS_IN_CACHE = 2**11
-"""The symbols that are run at the same time by a CPU: more leave the cache of a core."""
+_TOGETHER, _IN_CACHE = 2**13, 2**11
+"""The symbols that are run at the same time: by an accelerator, where what is computed on the way may be large, and by
+a CPU, where more leave the cache of a core."""
 
 _MANY = 16
-"""The inputs from which on a CPU prepares several at the same time. Fewer have the values that each has alone."""
+"""The words from which on a CPU runs several at the same time. Fewer have the values that each has alone."""
 
 _SHARE = 0.25
 """The share of the memory budget that prepared inputs may take."""
@@ -145,19 +143,18 @@ def _prepared(engine: Engine, parameters: Any, tokens: Any, count: Any) -> tuple
         output = engine.output(parameters, prepared)
         return prepared, output, engine.sizes(prepared), engine.resolves(prepared)
 
-    # Few inputs one after the other on a CPU, in its cache. An accelerator needs many at a time.
-    on_cpu = SYMBOLS_IN_CACHE if len(tokens) >= _MANY else 1
-    return of_first(one, (tokens,), count, on_cpu if compiled_for().threads else _TOGETHER)
+    return of_first(one, (tokens,), count)
 
 
-def of_first(one: Callable[..., Any], words: tuple[Array, ...], count: Any, symbols: int) -> Any:
+def of_first(one: Callable[..., Any], words: tuple[Array, ...], count: Any) -> Any:
     """Returns the trees that a function makes of each of the first `count` words (room, n), and of what else there is
-    for each, with an axis in front; about so many symbols at a time. Those of other words are of no use.
-
-    The room is a power of two."""
+    for each, with an axis in front. Those of other words are of no use. The room is a power of two."""
     room, n = words[0].shape
     if room == 1:
         return jax.tree.map(lambda leaf: leaf[None], one(*(array[0] for array in words)))
+    symbols = _TOGETHER
+    if compiled_for().threads:
+        symbols = _IN_CACHE if room >= _MANY else 1
     together = min(room, 1 << (max(1, symbols // n).bit_length() - 1))
     if together == 1:
         some, groups = one, words

@@ -51,7 +51,6 @@ from jaxsens.core.models.transformer.layers import apply_operations
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.preparing import (
-    SYMBOLS_IN_CACHE,
     Ready,
     computed,
     inputs_at_once,
@@ -252,7 +251,7 @@ def _moved_flips(
         block = FlipBlock(*(part[None] for part in flip))
         return engine.measured(parameters, engine.prepare(parameters, word), block)[1][0]
 
-    return of_first(one, (words, positions, symbols), count, SYMBOLS_IN_CACHE)
+    return of_first(one, (words, positions, symbols), count)
 
 
 def output_rounding(model: Model, tokens: Int[np.ndarray, "inputs n"], flips: int = 0) -> ErrorBounds:
@@ -357,7 +356,7 @@ def _of_draws(one: Callable[[Array], Callable[[Array], Array]], words: Array, co
 
     def passes(draw: Array) -> Array:
         k = jnp.minimum(draw, 1)
-        return of_first(one(draw), (words[k],), counts[k], SYMBOLS_IN_CACHE)
+        return of_first(one(draw), (words[k],), counts[k])
 
     return jax.lax.map(passes, jnp.arange(1 + DRAWS))
 
