@@ -57,15 +57,15 @@ def first_order_operations(case: Case) -> float:
     from jaxsens.core.base.programs import PLATFORMS
     from jaxsens.core.explain import planned_run
     from jaxsens.core.measures import L2, LogProbability
+    from jaxsens.core.results.validation import Request
     from jaxsens.first_order.first_order import FirstOrder
 
     sketch, scalar = ESTIMATES[case.method]
     measure, engine = (
         (LogProbability(0), FirstOrder()) if scalar else (L2(), FirstOrder(sketch=sketch or WIDTH))
     )
-    return planned_run(
-        model(case.layers), case.n, measure=measure, engine=engine, platform=PLATFORMS["cpu"]
-    ).operations
+    request = Request(measure=measure, engine=engine)
+    return planned_run(model(case.layers), case.n, request, PLATFORMS["cpu"]).operations
 
 
 def _parameters(layers: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,8 +19,7 @@ from jaxsens.core.base.errors import (
     check_fits,
     collecting,
 )
-from jaxsens.core.base.programs import Platform, compiled_for, numerics
-from jaxsens.core.base.registry import read
+from jaxsens.core.base.programs import Platform, numerics
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import duration, in_words
 from jaxsens.core.checks.check import traced_model
@@ -27,10 +27,10 @@ from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips, Substitute
-from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.measures import Measure
-from jaxsens.core.models.adapters import Model, as_model, checked_input
+from jaxsens.core.models.adapters import Model, as_inputs, as_model
 from jaxsens.core.models.texts import encoded
+from jaxsens.core.results.validation import Request
 
 _SHORTER = "give a shorter input; samples of its flips take less"
 
@@ -104,7 +104,7 @@ def explain(
         InputError: for unusable arguments, outputs that the model lacks, an engine that does not support the model, or
             a model that `flip_sensitivity` rejects.
     """
-    run = planned_run(model, n, flips, measure, readout=readout, engine=engine)
+    run = planned_run(model, n, Request(flips, measure, engine, readout))
     seconds = run.seconds_of(1, run.flips), run.compiling
     explanation = Explanation(run.choice, run.n, run.flips, run.operations, run.memory, *seconds)
     if not run.kind.plain:
@@ -114,42 +114,28 @@ def explain(
     return replace(explanation, instead="\n".join(filter(None, others)) or None)
 
 
-def planned_run(
-    model: Any,
-    n: Any,
-    flips: Flips | Any = None,
-    measure: Measure | Any = "l2",
-    *,
-    readout: int | Literal["auto", "last", "mean"] | None = "auto",
-    engine: AskedEngine | Any = "auto",
-    platform: Platform | None = None,
-) -> PlannedRun:
-    """Returns what would run on a platform, by default JAX's. Arguments and errors are those of `explain`."""
-    source, word = encoded(model, n), None
-    model = as_model(model)
+def planned_run(model: Any, n: Any, request: Request, platform: Platform | None = None) -> PlannedRun:
+    """Returns what would run on a platform, by default JAX's. Model, n and errors are those of `explain`."""
+    source, model = encoded(model, n), as_model(model)
     with collecting("explain") as problems:
-        if not isinstance(source, str) and inputs.array_of(source).ndim:
-            tokens, model = checked_input(model, source, readout, problems, one=True)
-            n, word = tokens.shape[1], tokens[0] if len(tokens) else None
-        else:
-            n = inputs.length(source, problems)
-            if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
-                model.check_length(n, problems)
-            if inputs.readout(readout, model.readout, n, problems):
-                model = model.reading(readout)
-        options, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
-        flipped: Any = default_flips(model) if flips is None else read(Flips, flips, problems)
-        of = (0, None) if problems else (n, word)
-        count = 0 if flipped is None else _count_flips(flipped, model, *of, problems)
-    if flipped is None:
-        raise TypeError("unusable flips without an error")
+        is_length = isinstance(source, str) or not inputs.array_of(source).ndim
+        read = _of_length if is_length else partial(as_inputs, one=True)
+        words = read(model, source, problems)
+        model, selection, measure, engine = request.validated(model, words, problems)
+        n = words.shape[1]
+        if not problems:
+            needed = n * TOKEN_BYTES + selection.number() * FLIP_BYTES * selection.kind.row
+            check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
+    flips = selection.kind
+    # Of symbols that are named nobody knows which stand in an input of a length.
+    of_alphabet = isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple)
+    count = selection.number(own=not is_length or (of_alphabet and flips.groups is None))
     with numerics(model.dtype):
-        model, shape, _ = traced_model(model, n, what)
+        model, shape, _ = traced_model(model, n, measure)
         # An unknown threshold costs as much as any other.
-        what = what.prepared(lambda: np.zeros((1, int(np.prod(shape)))), model.outputs, eps=0.0)
-        on = platform or compiled_for()
-        options = of_process(model, options, flipped, what, n, counts=False)
-        return choose(model, options, flipped, what, n, count=count, platform=on)
+        measure = measure.prepared(lambda: np.zeros((1, int(np.prod(shape)))), model.outputs, eps=0.0)
+        engine = of_process(model, engine, flips, measure, n, counts=False)
+        return choose(model, engine, flips, measure, n, count=count, platform=platform)
 
 
 def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
@@ -172,17 +158,11 @@ def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
         )
 
 
-def _count_flips(
-    flips: Flips, model: Model, n: int, tokens: Int[np.ndarray, " n"] | None, problems: Problems
-) -> int:
-    """Returns the number of flips of an input of length n, or at most that without `tokens`. Adds their errors."""
+def _of_length(model: Model, n: Any, problems: Problems) -> Int[np.ndarray, "1 n"]:
+    """Returns an input of length n in place of the one that is not known; (0, 0) after an error."""
+    n = inputs.length(n, problems)
+    if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
+        model.check_length(n, problems)
     special = set(model.special)
     ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
-    word = np.full((1, n) if n else (0, 0), ordinary, np.int32) if tokens is None else tokens[None]
-    selection = select(flips, model, word, problems)
-    if problems:
-        return 0
-    needed = n * TOKEN_BYTES + selection.number() * FLIP_BYTES * flips.row
-    check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
-    alphabet = isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
-    return selection.number(own=tokens is not None or alphabet)
+    return np.full((1, n) if n and not problems else (0, 0), ordinary, np.int32)

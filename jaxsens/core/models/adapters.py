@@ -63,6 +63,7 @@ class Model:
         mask: the symbol that stands for an unknown one; None if the model has none, or does not say.
         unread: symbols that no input may have, and why.
         embeddings: returns the rows of the symbols' embeddings (symbols, width), without positions; None if unknown.
+        output_of: returns the number and the name of an output, of either; None if outputs have no names.
         token_names: returns how to write each of some symbols, as a list of strings; None if only numbers are known.
         torch: the model if PyTorch runs it, outside JAX; otherwise None.
     """
@@ -84,6 +85,7 @@ class Model:
     mask: int | None = None
     unread: Mapping[int, str] = field(default_factory=dict)
     embeddings: Callable[[], np.ndarray] | None = None
+    output_of: Callable[[int | str], tuple[int, str]] | None = None
     token_names: Callable[[Sequence[int]], list[str]] | None = None
     torch: TorchModel | None = None
 
@@ -321,10 +323,10 @@ def as_model(model: Any) -> Model:
     return _from_callable(model)
 
 
-def checked_input(
-    model: Model, tokens: Any, readout: Any, problems: Problems, *, one: bool = False
-) -> tuple[Int[np.ndarray, "batch n"], Model]:
-    """Returns the inputs, and the model with the readout asked for; adds the errors of both.
+def as_inputs(
+    model: Model, tokens: Any, problems: Problems, *, one: bool = False
+) -> Int[np.ndarray, "batch n"]:
+    """Returns the inputs, after adding the errors of those that the model cannot read; (0, 0) if there are none.
 
     With `one`, the tokens are those of a single input.
     """
@@ -337,7 +339,15 @@ def checked_input(
     model.check_readable("tokens", words, problems)
     if n:
         model.check_length(n, problems)
-    if inputs.readout(readout, model.readout, n, problems):
+    return words
+
+
+def checked_input(
+    model: Model, tokens: Any, readout: Any, problems: Problems, *, one: bool = False
+) -> tuple[Int[np.ndarray, "batch n"], Model]:
+    """Returns `as_inputs`, and the model with the readout asked for; adds the errors of both."""
+    words = as_inputs(model, tokens, problems, one=one)
+    if inputs.readout(readout, model.readout, words.shape[1], problems):
         model = model.reading(readout)
     return words, model
 
@@ -445,6 +455,7 @@ def _from_layered_model(model: LayeredModel) -> Model:
         mask=model.mask,
         unread=model.unread,
         embeddings=table if type(model).embeddings is not LayeredModel.embeddings else None,
+        output_of=getattr(model, "output_of", None),
         token_names=names if type(model).tokens is not LayeredModel.tokens else None,
     )
 
