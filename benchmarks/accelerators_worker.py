@@ -22,8 +22,8 @@ from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from benchmarks.topology import mesh_of
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import PLATFORMS
+from jaxsens.core.engines.request import Request
 from jaxsens.core.explain import planned_run
-from jaxsens.core.results.validation import Request
 from jaxsens.core.sweeps.planning.devices import Target, target_called
 
 

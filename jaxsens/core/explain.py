@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -26,19 +26,16 @@ from jaxsens.core.checks.check import traced_model
 from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model, as_inputs, as_model
 from jaxsens.core.models.texts import encoded
-from jaxsens.core.results.validation import Request
 
 _SHORTER = "give a shorter input; samples of its flips take less"
 
 _PATIENCE = 30.0
 """Seconds from which on a measurement is long."""
-
-_ROW_NUMBER = 1e-6
-"""Seconds for each number of a transformer's rows: their table of positions is a constant of every program."""
 
 _SURELY_SHORT = 10**6
 """Flips times length up to which no time is estimated: estimating takes about as long as measuring."""
@@ -105,13 +102,10 @@ def explain(
             a model that `flip_sensitivity` rejects.
     """
     run = planned_run(model, n, Request(flips, measure, engine, readout))
-    seconds = run.seconds_of(1, run.flips), run.compiling
-    explanation = Explanation(run.choice, run.n, run.flips, run.operations, run.memory, *seconds)
-    if not run.kind.plain:
-        return explanation
-    kinds = AskedEngine.kinds
-    others = [kinds[name].instead(run) for name in kinds.brought if name != run.choice.name]
-    return replace(explanation, instead="\n".join(filter(None, others)) or None)
+    others = AskedEngine.kinds.brought if run.kind.plain else ()
+    instead = [AskedEngine.kinds[name].instead(run) for name in others if name != run.choice.name]
+    costs = run.cost.operations(1, run.flips), run.memory, run.seconds_of(1, run.flips), run.compiling
+    return Explanation(run.choice, run.n, run.flips, *costs, "\n".join(filter(None, instead)) or None)
 
 
 def planned_run(model: Any, n: Any, request: Request, platform: Platform | None = None) -> PlannedRun:
@@ -143,12 +137,9 @@ def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
 
     Nothing of the model is run. Call it within `numerics(model.dtype)`.
     """
-    n, config = run.n, run.model.config
-    if remaining * n <= _SURELY_SHORT:
+    if (n := run.n) * remaining <= _SURELY_SHORT:
         return
-    expected = 0.0 if config is None else n * config.width * _ROW_NUMBER
-    if expected <= _PATIENCE:  # tracing so long an input would already take long
-        expected = run.seconds_of(run.inputs, remaining)
+    expected = run.seconds_of(run.inputs, remaining)
     if expected > _PATIENCE:
         warnings.warn(
             f"n = {n}: measuring {remaining} flips will take about {duration(expected)} or more, by what it computes; "
@@ -163,6 +154,5 @@ def _of_length(model: Model, n: Any, problems: Problems) -> Int[np.ndarray, "1 n
     n = inputs.length(n, problems)
     if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
         model.check_length(n, problems)
-    special = set(model.special)
-    ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
+    ordinary = np.setdiff1d(np.arange(len(model.special) + 1), model.special)[0]
     return np.full((1, n) if n and not problems else (0, 0), ordinary, np.int32)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 import warnings
 from collections.abc import Callable
-from functools import cached_property
-from functools import partial as partial_of
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
@@ -18,25 +17,16 @@ from jaxsens.core.base.errors import (
     FLIP_BYTES,
     TOKEN_BYTES,
     PrecisionWarning,
-    Problems,
     check_fits,
     collecting,
 )
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.core.base.programs import as_arrays, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.checks.check import (
-    Shape,
-    check_alone,
-    check_calls,
-    check_finite,
-    traced_model,
-    warn_of_no_change,
-)
-from jaxsens.core.checks.functions import checked_function, unflipped_value
-from jaxsens.core.checks.indices import check_flips
+from jaxsens.core.checks import check, functions, indices
 from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
+from jaxsens.core.engines.request import Request, Valid
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.explain import warn_if_long
 from jaxsens.core.flips.flip_table import FlipTable
@@ -48,19 +38,12 @@ from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.progress import PROGRESS, progress_of
 from jaxsens.core.placement.run import Finished, Measuring, Progress
+from jaxsens.core.results import rounding
 from jaxsens.core.results.interrupted import MeasurementInterrupted, check_texts, each_text
 from jaxsens.core.results.measured import MeasuredFlips, Provenance
 from jaxsens.core.results.request import RequestRecord, name_of, requested
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.results.resuming import Remaining
-from jaxsens.core.results.rounding import (
-    beyond_precision,
-    forward_pass,
-    rounding_of,
-    unresolved_scores,
-    warn_if_unresolved,
-)
-from jaxsens.core.results.validation import Request, ValidRequest
 
 
 class CallOptions(TypedDict, total=False):
@@ -168,8 +151,7 @@ def flip_sensitivity(
         valid = request.validated(adapted, words, problems)
     about = name_of(model), pieces_of(model, texts, words)
     with progress_of(progress) as report, numerics(adapted.dtype):
-        call = _Call(words, where, partial, *about)
-        return _measured(valid, call, report, warns=progress is None or progress is True)
+        return _measured(valid, (where, partial, *about), report, progress is None or progress is True)
 
 
 @dataclasses.dataclass
@@ -177,31 +159,31 @@ class _Call:
     """What a call measures, and how far it is.
 
     Attributes:
+        run: what runs.
+        engine: the options of its engine.
+        output: the shape and the dtype of the model's output.
         tokens: the inputs.
+        flips: all flips.
         partial: the result that it completes; None for a call of its own.
         name: the model's name.
         pieces: what stands for each symbol in a text; None if the model encodes none.
         finished: the values so far.
         unflipped: the outputs that are measured of the first input, when they are known.
-        run: what runs.
-        engine: the options of its engine.
-        output: the shape and the dtype of the model's output.
-        flips: all flips.
     """
 
+    run: PlannedRun
+    engine: AskedEngine
+    output: tuple[check.Shape, str]
     tokens: Int[np.ndarray, "batch n"]
+    flips: FlipTable
     placement: Placement
     partial: MeasuredFlips | None
     name: str | None
     pieces: tuple[tuple[str, ...], ...] | None
     finished: Finished = dataclasses.field(default_factory=Finished)
     unflipped: np.ndarray | None = None
-    run: PlannedRun = dataclasses.field(init=False)
-    engine: AskedEngine = dataclasses.field(init=False)
-    output: tuple[Shape, str] = dataclasses.field(init=False)
-    flips: FlipTable = dataclasses.field(init=False)
 
-    @cached_property
+    @functools.cached_property
     def request(self) -> RequestRecord:
         """What is recorded of the request. It holds digests, which take longer than a short input."""
         options = self.run.kind, self.run.engine.measure, self.engine
@@ -212,13 +194,13 @@ class _Call:
         """The result without values."""
         nothing, measure, scale = np.full(len(self.flips), np.nan), self.run.engine.measure, None
         if self.unflipped is not None and measure.unflipped is not None:
-            scale = unflipped_value(measure, self.unflipped)
+            scale = functions.unflipped_value(measure, self.unflipped)
         origin = Provenance(self.output[1], versions(), self.name, scale)
         measured = nothing, nothing, self.flips, self.tokens, self.request, self.run.choice, origin
         names = self.run.model.names_of(self.tokens, self.flips.symbols)
         return FlipSensitivity(*measured, names=names, pieces=self.pieces)
 
-    @cached_property
+    @functools.cached_property
     def remaining(self) -> Int[np.ndarray, " remaining"]:
         """The numbers of the flips to measure."""
         return np.arange(len(self.flips)) if self.partial is None else Remaining(self.partial).of(self.empty)
@@ -235,34 +217,33 @@ class _Call:
         )
 
 
-def _measured(valid: ValidRequest, call: _Call, report: Progress | None, warns: bool) -> FlipSensitivity:
+def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, warns: bool) -> FlipSensitivity:
     """Returns the result: the model is checked, an engine chosen, flips are listed and measured.
 
     Raises:
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
-    (model, selection, measure, engine), tokens, partial = valid, call.tokens, call.partial
-    count, kind, n = _check_size(valid), selection.kind, tokens.shape[1]
-    output_of = partial_of(compiled_output, model.apply, model.parameters)
+    (model, selection, measure, engine), (placement, partial, *_) = valid, about
+    count, kind, tokens, n = _check_size(valid), selection.kind, selection.tokens, selection.tokens.shape[1]
+    output_of = functools.partial(compiled_output, model.apply, model.parameters)
     eps = float(np.finfo(model.dtype).eps)
     measure = measure.prepared(lambda: np.array([*map(output_of, tokens)], float), model.outputs, eps)
-    if call.placement.group is None:  # several processes may have begun with other calls
+    if placement.group is None:  # several processes may have begun with other calls
         before = None if partial is None else partial.asked.engine
         engine = of_process(model, engine, kind, measure, n, before)
-    model, shape, dtype = traced_model(model, tokens[0], measure, kind.longer)
+    model, shape, dtype = check.traced_model(model, tokens[0], measure, kind.longer)
     run = choose(model, engine, kind, measure, n, len(tokens), count=count)
     if warns:  # else the caller follows, or wants nothing of it
         warn_if_long(run, count - (0 if partial is None else len(partial)), stacklevel=4)
-    check_calls(model, tokens, shape, kind.longer)
-    call.run, call.engine, call.output, call.flips = run, engine, (shape, dtype), selection.flips()
+    check.check_calls(model, tokens, shape, kind.longer)
+    call = _Call(run, engine, (shape, dtype), tokens, selection.flips(), *about)
     if measure.function is not None:
-        checked_function(measure, shape, dtype)
-    if call.placement.group is not None:
-        call.placement.agree((tokens.shape, tokens.tobytes(), call.request, partial is None))
-    every = call.remaining
+        functions.checked_function(measure, *call.output)
+    if placement.group is not None:
+        placement.agree((tokens.shape, tokens.tobytes(), call.request, partial is None))
     try:
         with stopping.noting(signal.SIGINT):
-            result = _values(call, every, report)
+            result = _values(call, report)
             if result.estimated is None:
                 _check(call, result)
     except MeasurementInterrupted:
@@ -273,33 +254,35 @@ def _measured(valid: ValidRequest, call: _Call, report: Progress | None, warns: 
         done[-1:] &= not done.all()
         raise MeasurementInterrupted(call.part(done), getattr(stop, "signal", signal.SIGINT)) from None
     if engine.exact:
-        warn_if_unresolved(result, stacklevel=4)
+        rounding.warn_if_unresolved(result, stacklevel=4)
     return result
 
 
-def _values(call: _Call, every: Int[np.ndarray, " flips"], report: Progress | None) -> FlipSensitivity:
+def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
     """Returns the values of flips, exact or estimated."""
     run, flips, placement = call.run, call.flips, call.placement
-    model, engine, tokens, rounding = run.model, run.engine, call.tokens, None
+    model, engine, tokens, bound = run.model, run.engine, call.tokens, None
     if call.engine.exact:
         estimate, parameters = None, as_arrays(model.parameters)
-        engine, rounding = rounding_of(engine, model, tokens, flips, parameters, placement)
+        engine, bound = rounding.rounding_of(engine, model, tokens, flips, parameters, placement)
     else:
         estimate = call.engine.estimate(model, engine.measure, run.n, placement.budget)
         parameters = estimate.first
-    passed = forward_pass(model, tokens, engine, parameters, placement)
-    message = beyond_precision(model, run.n) or unresolved_scores(model, run.n, passed, engine.widens)
+    passed = rounding.forward_pass(model, tokens, engine, parameters, placement)
+    message = rounding.beyond_precision(model, run.n) or rounding.unresolved_scores(
+        model, run.n, passed, engine.widens
+    )
     if message is not None:
         warnings.warn(message, PrecisionWarning, stacklevel=5)
-    check_flips(model, tokens, flips, run.kind.longer)
+    indices.check_flips(model, tokens, flips, run.kind.longer)
     call.unflipped = passed.output if engine.outputs is None else passed.output[list(engine.outputs)]
     if engine.measure.function is not None:
-        unflipped_value(engine.measure, call.unflipped)
+        functions.unflipped_value(engine.measure, call.unflipped)
     if estimate is not None:
         return estimate.result(call.empty, placement, report, passed.first)
-    some = flips.part(every)
+    some = flips.part(call.remaining)
     work = engine, parameters, tokens, some.inputs, some.positions, some.symbols
-    Measuring(*work, placement, report, rounding, call.finished, passed.first).numbers()
+    Measuring(*work, placement, report, bound, call.finished, passed.first).numbers()
     return call.part(np.ones(len(some), bool))
 
 
@@ -309,11 +292,11 @@ def _check(call: _Call, result: FlipSensitivity) -> None:
     A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     model, arguments = call.run.model, (call.tokens, result.flips, call.run.kind.longer)
-    check_finite(result.values, result.positions, result.measure)
-    moved = check_alone(model, *arguments, result.values, call.run.engine)
+    check.check_finite(result.values, result.positions, result.measure)
+    moved = check.check_alone(model, *arguments, result.values, call.run.engine)
     changed = np.any(result.values) or (call.partial is not None and np.any(call.partial.values))
     if model.config is None and len(result) and not changed:
-        warn_of_no_change(len(result), result.measure, moved, stacklevel=6)
+        check.warn_of_no_change(len(result), result.measure, moved, stacklevel=6)
 
 
 _PREPARED_BYTES = 160
@@ -321,7 +304,7 @@ _PREPARED_BYTES = 160
 of positions: 163 to 230 were measured at one layer."""
 
 
-def _check_size(valid: ValidRequest) -> int:
+def _check_size(valid: Valid) -> int:
     """Returns the number of flips, after rejecting more than fit in this machine's memory, before they are listed.
 
     Raises:
@@ -338,7 +321,6 @@ def _check_size(valid: ValidRequest) -> int:
         if of_auto or isinstance(engine, Difference):
             needed += tokens.shape[1] * model.config.width * _PREPARED_BYTES
     what, remedy = f"a measurement of {counted} flips", FEWER_FLIPS if 2 * table > needed else SHORTER
-    problems = Problems("flip_sensitivity")
-    check_fits("tokens", f"shape {tokens.shape}", needed, what, remedy, problems)
-    problems.raise_if_any()
+    with collecting("flip_sensitivity") as problems:
+        check_fits("tokens", f"shape {tokens.shape}", needed, what, remedy, problems)
     return counted

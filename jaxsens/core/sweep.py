@@ -20,10 +20,10 @@ from jaxsens.core.base.inputs import plain_numbers
 from jaxsens.core.base.program_cache import programs_kept
 from jaxsens.core.base.strict import is_path, naming_arguments, read_fields, typed_arguments
 from jaxsens.core.engines.options import AskedEngine, Auto
+from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.results.validation import Request
 from jaxsens.core.sweeps.beyond import check_estimates
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Settings, check_points, check_variant, inputs_of
 from jaxsens.core.sweeps.inputs import RandomWords

@@ -17,13 +17,13 @@ from rich.table import Table
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.files import atomic_path, write_text
 from jaxsens.core.base.programs import numerics
+from jaxsens.core.engines.request import Request
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.models.adapters import Model, as_inputs, as_model
 from jaxsens.core.models.texts import pieces_of
 from jaxsens.core.results.pictures.view import ResultView
 from jaxsens.core.results.request import fingerprint
 from jaxsens.core.results.result import FlipSensitivity, load_with_metadata
-from jaxsens.core.results.validation import Request
 from jaxsens.core.sweeps.jobs.job import write_table as write_csv
 from jaxsens.core.sweeps.single import scores_of
 from jaxsens.pretrained.corpus_table import CorpusRow, common, corpus_table
@@ -59,7 +59,7 @@ def check_flips(
     for n in sorted({len(word) for word in words}):
         own, of_length = Problems(), [k for k, word in enumerate(words) if len(word) == n]
         given = [words[k] for k in of_length]
-        selection = request.validated(subject, as_inputs(subject, given, own), own).selection
+        _, selection, *_ = request.validated(subject, as_inputs(subject, given, own), own)
         for row, k in enumerate(of_length if not own else ()):
             if not selection.candidates.counts[row].any():
                 why = "nothing to flip beside special, unknown and read symbols; remove it"

@@ -18,12 +18,12 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.progress import PROGRESS, progress_of
 from jaxsens.core.results.result import FlipSensitivity, load_result
-from jaxsens.core.results.validation import Request
 from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.service.worker.question import Question
 

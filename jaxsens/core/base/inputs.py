@@ -442,30 +442,6 @@ def outputs(value: Any, size: int | None, problems: Problems) -> tuple[int, ...]
     return tuple(array.tolist())
 
 
-def readout(value: object, own: int | str | None, n: int, problems: Problems) -> bool:
-    """Returns whether a readout ("last", "mean", a 0-based position, None, or "auto") is usable; if not, adds an error.
-
-    `own` is the readout that the model declares, or "auto" if it declares none.
-    """
-    if is_integer(value):
-        place = int(value)
-        if place < 0:
-            instead = '"last"' if place == -1 else f"n - {-place}"
-            problems.add("readout", place, f"positions count from the front, from 0: give {instead}")
-            return False
-        if n and place >= n:
-            problems.add("readout", place, f"a position from 0 to {n - 1}")
-            return False
-    elif value is not None and not (isinstance(value, str) and value in ("auto", "last", "mean")):
-        problems.add("readout", value, 'a 0-based position, "last", "mean", None, or "auto"')
-        return False
-    if value != "auto" and own not in ("auto", value):
-        remedy = "for another, use config.replace(readout=...)"
-        problems.add("readout", value, f"this model's config sets its readout to {own!r}; {remedy}")
-        return False
-    return True
-
-
 def config_readout(name: str, value: Any, problems: Problems, by_symbol: bool = False) -> int | str:
     """Returns the readout in a config: "last", "mean", a 0-based position, or if `by_symbol` "last other than 3"."""
     other = by_symbol and isinstance(value, str) and re.fullmatch(r"last other than \d{1,9}", value)

@@ -7,12 +7,13 @@ with the same architecture does not compile again, and weights are arguments, no
 from __future__ import annotations
 
 import dataclasses
+import operator
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -119,25 +120,35 @@ class Model:
             return n - 1
         return None if self.readout == "mean" or self.readout is None else int(self.readout)
 
-    @property
-    def row_read(self) -> int | str | None:
-        """The row that a model whose attention is visible reads: "last", a position, or "mean"; None if unspecified."""
-        return self.readout if self.config is None else self.config.readout
+    def reading(self, readout: Any, n: int, problems: Problems) -> Model:
+        """Returns the model with another readout: "last", "mean", a 0-based position, or None; "auto" keeps its own.
 
-    def reading(self, readout: int | str | None) -> Model:
-        """Returns the model with another readout; "auto" keeps its own."""
+        Adds an error for any other, and for one that the model, or an input of length n, does not have.
+        """
         own = isinstance(readout, str) and readout == "auto"
-        if self.given_layers is not None:
-            if readout is None:
-                raise InputError.of(
-                    "readout", None, 'this model returns rows; give "last", a position or "mean"'
-                )
-            model, parameters = self.given_layers, self.parameters
-            apply = LayeredApply(model, plain_numbers(model.readout if own else readout))
-            return dataclasses.replace(
-                self, readout=apply.readout, apply=apply, call=lambda tokens: apply(parameters, tokens)
+        place = int(readout) if inputs.is_integer(readout) else None
+        named = readout is None or (isinstance(readout, str) and readout in ("auto", "last", "mean"))
+        if place is None and not named:
+            problems.add("readout", readout, 'a 0-based position, "last", "mean", None, or "auto"')
+        elif place is not None and place < 0:
+            instead = '"last"' if place == -1 else f"n - {-place}"
+            problems.add("readout", place, f"positions count from the front, from 0: give {instead}")
+        elif place is not None and n and place >= n:
+            problems.add("readout", place, f"a position from 0 to {n - 1}")
+        elif not own and self.given_layers is None and self.readout not in ("auto", readout):
+            remedy = "for another, use config.replace(readout=...)"
+            problems.add(
+                "readout", readout, f"this model's config sets its readout to {self.readout!r}; {remedy}"
             )
-        return self if own else dataclasses.replace(self, readout=plain_numbers(readout))
+        elif self.given_layers is not None and readout is None:
+            problems.add("readout", None, 'this model returns rows; give "last", a position or "mean"')
+        elif not own:
+            changed: dict[str, Any] = {"readout": plain_numbers(readout)}
+            if self.given_layers is not None:
+                apply = LayeredApply(self.given_layers, changed["readout"])
+                changed |= {"apply": apply, "call": partial(apply, self.parameters)}
+            return dataclasses.replace(self, **changed)
+        return self
 
     def names_of(self, *symbols: Int[np.ndarray, "*shape"]) -> dict[int, str] | None:
         """Returns how to write every symbol of these arrays; None for a model that knows numbers only."""
@@ -147,7 +158,7 @@ class Model:
         known = ids[ids >= 0].tolist()
         return dict(zip(known, self.token_names(known), strict=True))
 
-    @property
+    @cached_property
     def dtype(self) -> str:
         """ "float64" if any parameter is float64, otherwise "float32": the setting that the arithmetic needs.
 
@@ -157,11 +168,8 @@ class Model:
             return "float64"
         if self.torch is not None:
             return self.torch.dtype
-        return "float64" if self._has_float64 else "float32"
-
-    @cached_property
-    def _has_float64(self) -> bool:
-        return any(getattr(leaf, "dtype", None) == np.float64 for leaf in jax.tree.leaves(self.parameters))
+        wide = any(getattr(leaf, "dtype", None) == np.float64 for leaf in jax.tree.leaves(self.parameters))
+        return "float64" if wide else "float32"
 
 
 @dataclass(frozen=True)
@@ -342,16 +350,6 @@ def as_inputs(
     return words
 
 
-def checked_input(
-    model: Model, tokens: Any, readout: Any, problems: Problems, *, one: bool = False
-) -> tuple[Int[np.ndarray, "batch n"], Model]:
-    """Returns `as_inputs`, and the model with the readout asked for; adds the errors of both."""
-    words = as_inputs(model, tokens, problems, one=one)
-    if inputs.readout(readout, model.readout, words.shape[1], problems):
-        model = model.reading(readout)
-    return words, model
-
-
 def _from_nnx(nnx: Any, model: Any) -> Model:
     config = getattr(model, "config", None)
     if not isinstance(config, NetworkConfig):
@@ -438,9 +436,10 @@ def _from_layered(model: Layered, parameters: Any) -> Model:
     return Model(
         apply,
         parameters,
-        call=lambda tokens: apply(parameters, tokens),
+        call=partial(apply, parameters),
         alphabet_size=model.alphabet_size,
         vocabulary_size=model.vocabulary_size,
+        readout=apply.readout,
         given_layers=model,
     )
 
@@ -469,13 +468,9 @@ def _from_callable(model: Any) -> Model:
     """A callable pytree (an Equinox module, a `jax.tree_util.Partial`), or any other callable, which is a single leaf:
     the pair of a call and the callable."""
     arrays, structure, fixed = _taken_apart(model)
-    apply = PairApply(_called, structure, fixed)
+    apply = PairApply(cast(Any, operator.call), structure, fixed)
     _check_hashable(apply, type(model).__name__)
     return Model(apply, arrays, call=model)
-
-
-def _called(model: Callable[[Any], Any], tokens: Any) -> Any:
-    return model(tokens)
 
 
 def _taken_apart(tree: Any) -> tuple[list[Any], Hashable, tuple[Any, ...]]:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.engines.request import Request
 from jaxsens.core.models.adapters import Model, as_inputs
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.results.validation import Request
 
 
 class MeasurementInterrupted(KeyboardInterrupt):
@@ -29,10 +29,10 @@ def check_texts(texts: Sequence[Any], model: Model, request: Request, problems: 
     request = request.read(problems)
     for k, ids in enumerate(texts if not problems else ()):
         own = Problems()
-        valid = request.validated(model, as_inputs(model, ids, own, one=True), own)
+        _, selection, *_ = request.validated(model, as_inputs(model, ids, own, one=True), own)
         if not own:
             try:
-                valid.selection.flips()
+                selection.flips()
             except InputError as error:
                 own.include(error.problems)
         problems.include((one.renamed({"tokens": ()}) for one in own), ("tokens", k))

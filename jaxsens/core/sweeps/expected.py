@@ -9,8 +9,8 @@ from functools import cached_property
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import PLATFORMS, Platform, compiled_for
 from jaxsens.core.choose import PlannedRun, here
+from jaxsens.core.engines.request import Request
 from jaxsens.core.explain import planned_run
-from jaxsens.core.results.validation import Request
 from jaxsens.core.sweeps.points import Point
 from jaxsens.core.sweeps.tables import PointTable, SweepTable
 

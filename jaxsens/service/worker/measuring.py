@@ -19,12 +19,12 @@ from jaxsens.core.base.files import only_inside
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.options import MANY_CALLS
+from jaxsens.core.engines.request import Request
 from jaxsens.core.explain import planned_run
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.models.adapters import as_inputs, as_model
 from jaxsens.core.models.texts import encoded
 from jaxsens.core.results.request import fingerprint
-from jaxsens.core.results.validation import Request
 from jaxsens.service.worker.models import ServedModels
 from jaxsens.service.worker.question import Question
 
@@ -62,8 +62,8 @@ class Desk:
             if n > self._most_tokens:
                 limit = f"at most {self._most_tokens} here (--most-tokens); measure it with `jaxsens measure`"
                 problems.add("tokens", f"{n} symbols", limit)
-            valid = asked.validated(subject, words, problems)
-        flips, run = valid.selection.number(), self._plan(question, n)
+            reading, selection, *_ = asked.validated(subject, words, problems)
+        flips, run = selection.number(), self._plan(question, n)
         compiled = (question.shape(), n) in self._measured
         about = {"n": n, "inputs": len(words), "flips": flips, "bytes": run.memory}
         about |= {
@@ -71,7 +71,7 @@ class Desk:
             "compiling": 0.0 if compiled else run.compiling,
         }
         with numerics(subject.dtype):
-            digest = fingerprint(valid.model, n, weights)
+            digest = fingerprint(reading, n, weights)
         # All that a result depends on.
         told = json.dumps([question.shape(), digest, words.tolist(), version("jaxsens")], sort_keys=True)
         return {"id": hashlib.sha256(told.encode()).hexdigest()[:24], "about": about}
