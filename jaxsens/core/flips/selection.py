@@ -137,15 +137,13 @@ def _check_length(
     n = tokens.shape[1]
     if n and n + flips.longer < 1:
         problems.add("tokens", f"shape {tokens.shape}", "at least two symbols, of which one may be deleted")
-    if n and flips.longer > 0:
-        before, after = Problems(), Problems()
-        model.check_length(n, before)
-        remedy, m = "repeat it fewer times, or give a shorter input", n + flips.longer
-        if check_fits("n", m, m * TOKEN_BYTES, "a word of this length", remedy, after):
-            model.check_length(m, after)
-        if not before:
-            for one in after:
-                problems.add("flips", flips, f"it makes an input of length {n} longer: {one}")
+    if flips.longer > 0 and n and not problems:  # among which may be that the input itself is too long
+        own, m = Problems(), n + flips.longer
+        remedy = "repeat it fewer times, or give a shorter input"
+        if check_fits("n", m, m * TOKEN_BYTES, "a word of this length", remedy, own):
+            model.check_length(m, own)
+        for one in own:
+            problems.add("flips", flips, f"it makes an input of length {n} longer: {one}")
     readout, other = model.readout, "shorter" if flips.longer < 0 else "longer"
     if isinstance(readout, int) and readout != 0:
         remedy = f'a {other} word has another symbol there: with {flips!r}, give "last", "mean" or 0'
