@@ -16,6 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxsens.core.base.programs import PLATFORMS, SOONER, compiling_for, host_mesh, numerics, platform_of
 from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.engine import Engine
+from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.preparing import preparation_of
 from jaxsens.core.placement.program import FlipRequest, Quantity, bytes_of, placed, spec_on
 
@@ -92,9 +93,9 @@ def compile_for(mesh: Mesh, budget: int, program: Program) -> tuple[CompiledProg
         with numerics("float64") if engine.prepares_in_float64 else numerics(str(jnp.result_type(float))):
             first, prepared = _prepared(prepare, parameters, tokens, where)
         given = jax.tree.map(partial(_abstract, wide=wide), (parameters, prepared[0]))
-        sizes = bytes_of(given, mesh), n, prepared[1].size, program.row
-        where, began = (mesh, mesh.size, budget, 1, True, False), time.perf_counter()
-        wanted = FlipRequest(program.quantity, engine.shared, given, *sizes, *where)
+        where, began = Placement(mesh, memory_budget=budget), time.perf_counter()
+        sizes = n, prepared[1].size, program.row
+        wanted = FlipRequest(program.quantity, engine.shared, given, *sizes, where)
         room = wanted.room(program.flips)
         batch = max(1, min(engine.preferred_batch(n, platform), -(-room // mesh.size)))
         made, _ = wanted.fitting(batch, lambda batch: -(-room // batch))
