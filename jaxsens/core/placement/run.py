@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -231,29 +231,16 @@ def _missing(values: np.ndarray) -> np.ndarray:
     return np.asarray(np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim))))
 
 
-class _FlipRows(NamedTuple):
-    """Flips in rows of one length, each of one input. The last flip of a row is repeated as padding.
-
-    Attributes:
-        inputs: the number of each row's input.
-        flips: the numbers of the flips of each row.
-        real: which of them are no padding.
-    """
-
-    inputs: Int[np.ndarray, " rows"]
-    flips: Int[np.ndarray, "rows batch"]
-    real: Bool[np.ndarray, "rows batch"]
-
-    @classmethod
-    def of(cls, number: Int[np.ndarray, " flips"], batch: int) -> _FlipRows:
-        """Returns rows of `batch` flips, from the sorted number of each flip's input."""
-        counts = np.bincount(number)
-        rows, ends = -(-counts // batch), np.cumsum(counts)
-        inputs = np.repeat(np.arange(len(counts)), rows)
-        place = np.arange(len(inputs)) - (np.cumsum(rows) - rows)[inputs]
-        flips = ((ends - counts)[inputs] + place * batch)[:, None] + np.arange(batch)
-        last = ends[inputs, None]
-        return cls(inputs, np.minimum(flips, last - 1), flips < last)
+def _rows_of(number: Int[np.ndarray, " flips"], batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns rows of `batch` flips of one input each, from the sorted number of each flip's input: the inputs (rows),
+    the flips (rows, batch), and which of these are no padding, which repeats the last flip of a row."""
+    counts = np.bincount(number)
+    rows, ends = -(-counts // batch), np.cumsum(counts)
+    inputs = np.repeat(np.arange(len(counts)), rows)
+    place = np.arange(len(inputs)) - (np.cumsum(rows) - rows)[inputs]
+    flips = ((ends - counts)[inputs] + place * batch)[:, None] + np.arange(batch)
+    last = ends[inputs, None]
+    return inputs, np.minimum(flips, last - 1), flips < last
 
 
 def _chunks(
@@ -268,21 +255,21 @@ def _chunks(
     `number` is that of each flip's input. Nothing runs while it is suspended.
     """
     placement, mesh, together = request.placement, request.placement.local, program.together
-    rows, group, devices = _FlipRows.of(number, program.batch), placement.group, placement.devices.size
+    (words, in_rows, real), group = _rows_of(number, program.batch), placement.group
+    devices = placement.devices.size
     columns = np.arange(devices) if group is None else group.columns[group.rank]
-    blocks = -(-len(rows.inputs) // (together * devices))
+    blocks = -(-len(words) // (together * devices))
     threads = min(threads, blocks)
     # Block k of device d is the (k D + d)-th group of rows; the last row is repeated as padding, dropped later.
     shape = (program.blocks, devices, together)
     order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2)
-    filled = np.minimum(order[columns].reshape(-1, together), len(rows.inputs) - 1)
+    filled = np.minimum(order[columns].reshape(-1, together), len(words) - 1)
     split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     where = mesh.devices.flat[0] if is_single(mesh) else split
-    put, table = partial(jax.device_put, device=where), rows.flips[filled]
-    inputs = put(rows.inputs[filled].astype(np.int32))
+    put, table = partial(jax.device_put, device=where), in_rows[filled]
+    inputs = put(words[filled].astype(np.int32))
     blocks_of_flips = FlipBlock(*(put(part[table].astype(np.int32)) for part in flips))
     empty = put(np.zeros((*table.shape, *program.shape), program.dtype))
-
     dtype = str(jnp.result_type(float))
 
     def lane(start: int, stop: int, stride: int, k: int) -> np.ndarray:
@@ -319,9 +306,9 @@ def _chunks(
             if group is not None:
                 results, seconds = _of_all(results, seconds, group)
             row = order[:, start:stop].ravel()
-            row, there = row[row < len(rows.inputs)], row < len(rows.inputs)
+            row, there = row[row < len(words)], row < len(words)
             results = results.reshape(len(there), -1, *program.shape)[there]
-            yield rows.flips[row][rows.real[row]], results[rows.real[row]]
+            yield in_rows[row][real[row]], results[real[row]]
             step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
             step = -(-step // stride) * stride
             start = stop
