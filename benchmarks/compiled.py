@@ -93,9 +93,11 @@ def compile_for(mesh: Mesh, budget: int, program: Program) -> tuple[CompiledProg
         with numerics("float64") if engine.prepares_in_float64 else numerics(str(jnp.result_type(float))):
             first, prepared = _prepared(prepare, parameters, tokens, where)
         given = jax.tree.map(partial(_abstract, wide=wide), (parameters, prepared[0]))
-        where, began = Placement(mesh, memory_budget=budget), time.perf_counter()
-        sizes = n, prepared[1].size, program.row
-        wanted = FlipRequest(program.quantity, engine.shared, given, *sizes, where)
+        sizes, where = (n, prepared[1].size, program.row), Placement(mesh, memory_budget=budget)
+        wanted, began = (
+            FlipRequest(program.quantity, engine.shared, given, *sizes, where),
+            time.perf_counter(),
+        )
         room = wanted.room(program.flips)
         batch = max(1, min(engine.preferred_batch(n, platform), -(-room // mesh.size)))
         made, _ = wanted.fitting(batch, lambda batch: -(-room // batch))
