@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -76,6 +77,8 @@ def test_flips_of_a_formula_are_shown_by_the_names_of_its_symbols(capsys):
     assert main(["measure", *arguments]) == 0
     rows = [line.split()[1::2] for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
     assert rows[0][:4] == ["0", "2", "a", "b"]
+    assert main(["measure", "--model", "formula=Y Q_1", "alphabet=10", "--tokens", "1001", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["symbols"] == ["1", "0"]
 
 
 def test_a_warning_is_a_line_of_the_command_without_its_source(monkeypatch, config, tmp_path, capsys):

@@ -165,6 +165,29 @@ def test_a_second_run_keeps_everything_and_other_words_change_evaluations_only(e
     refused("directory", run_theorem6, flips, out, quiet())
 
 
+def test_parts_train_models_of_their_own_and_measure_once_all_are_trained(finished, tmp_path):
+    (tmp_path / "soft.toml").write_text(PREDICTION)
+    write_training(tmp_path)
+    text = THEOREM6.replace("[4, 6]", "[4]") + '[[model]]\nname = "soft"\ntrain = "soft.toml"\n'
+    experiment, out = parse_theorem6_config(text, "tiny", tmp_path), tmp_path / "out"
+
+    def part(shard):
+        _, outcomes = run_theorem6(experiment, out, quiet(), shard=shard)
+        return [(one.computed, len(one.failures)) for one in outcomes]
+
+    assert part("1/2") == [(1, 1)]  # soft; lstm is that of the other part
+    assert [path.name for path in (out / "models").iterdir()] == ["soft"]
+    assert part("0/2") == [(2, 0), (9, 0), (9, 0)]
+    assert not (out / "points.csv").exists()
+    assert part("1/2") == [(2, 0), (9, 0), (9, 0)]
+    whole = tmp_path / "whole"
+    run_theorem6(experiment, whole, quiet())
+    assert tables(out) == tables(whole)
+    refused("--shard", run_theorem6, experiment, tmp_path / "other", quiet(), shard="2/2")
+    refused("--only", run_theorem6, experiment, tmp_path / "other", quiet(), ["n=3"])
+    assert not (tmp_path / "other").exists()
+
+
 def test_a_damaged_evaluation_is_computed_again(experiment, out):
     written = tables(out)
     (damaged,) = (out / "evaluation/variant=lstm/n=4").glob("seed=0-*.json")
