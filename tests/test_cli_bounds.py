@@ -171,18 +171,13 @@ def test_rows_of_another_table_stay(tmp_path, monkeypatch):
     assert len([path for path in (tmp_path / "t.md.rows").iterdir() if path.suffix == ".json"]) == 2
 
 
-@pytest.mark.parametrize("inside", [None, "thesis.tex"])
-def test_a_folder_that_holds_something_else_is_refused_before_anything_is_computed(tmp_path, inside, capsys):
+def test_a_file_in_place_of_the_folder_of_rows_is_refused_before_anything_is_computed(tmp_path, capsys):
     rows = tmp_path / "t.md.rows"
-    if inside is None:
-        rows.write_text("mine")
-    else:
-        rows.mkdir()
-        (rows / inside).write_text("mine")
+    rows.write_text("mine")
     for command in (["restrictions", "--models", "0"], ["constructions", "--measure", "--cap", "9"]):
         assert main([*command, "--out", str(tmp_path / "t.md")]) == 2
-        assert f"{rows}, where rows would be kept, holds something else" in capsys.readouterr().err
-    assert (rows if inside is None else rows / inside).read_text() == "mine"
+        assert f"{rows}, where rows would be kept, is a file" in capsys.readouterr().err
+    assert rows.read_text() == "mine"
 
 
 def test_a_table_that_is_there_is_not_replaced_by_a_part_of_it(
