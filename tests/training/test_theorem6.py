@@ -20,7 +20,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.status import sweep_status
-from jaxsens.core.sweeps.sweep import read_plan, read_records, run_whole
+from jaxsens.core.sweeps.sweep import run_whole
 from jaxsens.languages import Dyck, Parity
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
@@ -186,16 +186,6 @@ def test_parts_train_models_of_their_own_and_measure_once_all_are_trained(finish
     refused("--shard", run_theorem6, experiment, tmp_path / "other", quiet(), shard="2/2")
     refused("--only", run_theorem6, experiment, tmp_path / "other", quiet(), ["n=3"])
     assert not (tmp_path / "other").exists()
-
-
-def test_a_damaged_evaluation_is_computed_again(experiment, out):
-    written = tables(out)
-    (damaged,) = (out / "evaluation/variant=lstm/n=4").glob("seed=0-*.json")
-    damaged.write_text(damaged.read_text().replace('"words": 4', '"words": 5'))
-    with pytest.raises(InputError, match="does not match its checksum"):
-        read_records(out, read_plan(out), "evaluation")
-    assert ended(experiment, out)[1:] == [(0, 12, 12), (1, 12, 12)]
-    assert tables(out) == written
 
 
 def test_a_training_that_fails_does_not_stop_the_others(experiment, tmp_path, monkeypatch):

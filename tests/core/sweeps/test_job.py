@@ -93,15 +93,6 @@ def test_the_tables_read_back_are_those_written(calls, tmp_path):
     assert [frame["norm"].max() for frame in flips.values()] == list(table["max"])
 
 
-def test_a_second_run_measures_nothing_and_changes_nothing(calls, tmp_path):
-    run(tiny_sweep(), tmp_path)
-    before = csv(tmp_path)
-    outcome, log = run(tiny_sweep(), tmp_path)
-    assert (outcome.computed, outcome.finished, len(calls)) == (0, 8, 8)
-    assert csv(tmp_path) == before
-    assert "8 of 8 were done before" in log
-
-
 def test_another_statistic_is_computed_without_measuring(calls, tmp_path):
     run(tiny_sweep(), tmp_path)
     outcome, _ = run(tiny_sweep('["mean", "max", "q90"]', '["min", "mean"]'), tmp_path)
@@ -227,18 +218,6 @@ def test_a_signal_while_a_finished_sweep_is_looked_at_again_takes_no_row_away(
     assert len(looks) == after + 1, "the run looked on"
     assert csv(tmp_path) == whole
     assert outcome.finished == 8
-
-
-def test_a_full_disk_before_a_finished_sweep_is_looked_at_takes_no_row_away(calls, monkeypatch, tmp_path):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    sweep = tiny_sweep()
-    run(sweep, tmp_path)
-    whole = csv(tmp_path)
-    monkeypatch.setattr(PointsJob, "prepare", full)
-    outcome, _ = run(sweep, tmp_path)
-    assert (outcome.unwritable != "", outcome.finished, csv(tmp_path)) == (True, 8, whole)
 
 
 @pytest.mark.usefixtures("interruptible")
