@@ -10,7 +10,7 @@ from jaxsens.cli import main
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.points import select
 from jaxsens.core.sweeps.status import sweep_status
-from jaxsens.core.sweeps.sweep import run_sweep
+from jaxsens.core.sweeps.sweep import PointsJob, run_sweep
 from tests.core.sweeps.tiny import fake_flip_sensitivity, quiet, tiny_sweep
 from tests.refusals import refused
 
@@ -74,3 +74,13 @@ def test_looking_writes_nothing_outside_the_directory(sweep, tmp_path):
     before = (outside / "variant=softmax" / "n=4").stat().st_mtime_ns
     assert sweep_status(out).points == 8
     assert (outside / "variant=softmax" / "n=4").stat().st_mtime_ns == before
+
+
+def test_the_last_looks_of_a_run_make_the_file_system_look_again(sweep, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "jaxsens.core.sweeps.jobs.job.see_what_others_wrote", lambda folders: seen.extend(folders)
+    )
+    run(sweep, tmp_path, only=["n=4"])
+    assert {folder.name for folder in seen} == {"n=6"}
+    assert PointsJob(sweep, tmp_path).state(sweep.points[0]) == "done"
