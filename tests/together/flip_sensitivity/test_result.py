@@ -9,7 +9,7 @@ import pytest
 
 import jaxsens
 import jaxsens.theory
-from jaxsens.analysis.layers import LayerChanges
+from jaxsens.analysis import RowChanges
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.theory.lemma5 import LayerBound, LayerConstants
 from tests.documents import public
@@ -146,8 +146,8 @@ RESULTS = {
     **public(),
     "FlipTable": FlipTable,
     "LayerBound": LayerBound,
-    "LayerChanges": LayerChanges,
     "LayerConstants": LayerConstants,
+    "RowChanges": RowChanges,
 }
 WITH_ARRAYS = sorted(
     name
