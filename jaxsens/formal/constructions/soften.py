@@ -3,11 +3,11 @@
 The temperature must be so low that softmax's error stays small as it grows from layer to layer: Lemmas 25 and 28 to 34
 and Theorem 26 of Yang et al. (arXiv 2412.09925), for layers with residual connections, biases and several heads.
 
-The theorem bounds the error by the worst layer, head and coordinate. `error_bound` is the same proof without its maxima:
-it follows the error layer by layer and coordinate by coordinate, so that no temperature of the theorem is warmer. It
-gains in three places. It has each head's own gap and magnitudes. It uses Lemma 33 with the gap that is left, gamma - 2
-delta, where the theorem gives away half of it. And coordinates that nothing writes to, such as position embeddings up to
-n^2, are exact and stay out of the product of error and magnitude in Lemma 32.
+The theorem bounds the error by the worst layer, head and coordinate. `error_bound` is the same proof without its
+maxima: it follows the error layer by layer and coordinate by coordinate, so that no temperature of the theorem is
+warmer. It gains in three places. It has each head's own gap and magnitudes. It uses Lemma 33 with the gap that is left,
+gamma - 2 delta, where the theorem gives away half of it. And coordinates that nothing writes to, such as position
+embeddings up to n^2, are exact and stay out of the product of error and magnitude in Lemma 32.
 """
 
 from __future__ import annotations
