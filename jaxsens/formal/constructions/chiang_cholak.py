@@ -5,17 +5,7 @@ doi 10.18653/v1/2022.acl-long.527.
 
 Both models decide their language at every length with softmax attention and bounded position embeddings. By Hahn's
 Lemma 5, the gaps of their logits must vanish. Layer normalisation without an epsilon is not a Lipschitz map, and keeps
-them apart. N counts the classification symbol, and c is the sharpness.
-
-| variant | gap of the logit | as N grows |
-| --- | --- | --- |
-| PARITY, any flip | 4 tanh(c) / (N^2 - [N odd] tanh(c)^2) | N^-2 |
-| PARITY, log-length scaling | the same with c log N for c | N^-2 |
-| PARITY, layer norm, epsilon = 0 | 2 sqrt(10) | constant |
-| FIRST, flip of the first symbol | w = e^c / (e^c + N - 1) | N^-1 |
-| FIRST, log-length scaling | w = N^c / (N^c + N - 1) | N^(c-1); 1/2 at c = 1; 1 for c > 1 |
-| FIRST, layer norm, epsilon = 0 | 2 sqrt(6) | constant |
-| FIRST, any other flip | 0 | 0 |
+them apart. docs/constructions-proofs.md has the table of gaps; N counts the classification symbol.
 
 With layer norm and an epsilon above 0, the gaps fall again once epsilon outweighs the logit before normalisation:
 PARITY's as N^-2, FIRST's as N^-1, or with log-length scaling by a smaller power or not at all. The deviations of their
