@@ -280,7 +280,7 @@ FAMILY = logic.PredicateFamily("even", (), lambda value: value % 2 == 0)
 EVEN = logic.Predicate(FAMILY)
 _LEFT_OUT = {
     "load_checkpoint", "load_row_changes", "load_result", "load_sweep",
-    "load_worst_input", "phase_diagram", "from_weights", "from_torch", "train", "LogitGrowth",
+    "load_worst_input", "phase_diagram", "from_weights", "from_torch", "train",
 }  # fmt: skip
 """What is refused with the right arguments too: files that are not there."""
 
@@ -307,7 +307,7 @@ def public_names(module: Any) -> Iterator[str]:
 RETURNED = {
     "AttentionStatistics", "Automaton", "CertifiedBound", "ClosingChoice", "CompiledTransformer", "CorpusRow",
     "CriticalTemperatures", "DescribedModel", "FlipSensitivity", "Fragment", "KeptPrograms",
-    "RowChanges", "Lemma5", "LogitGrowth", "MisclassifiedPair", "ModelChanges", "NamedFormula",
+    "RowChanges", "Lemma5", "MisclassifiedPair", "ModelChanges", "NamedFormula",
     "PhaseDiagram", "PretrainedModel", "Restriction", "SweepResult", "TrainedModel", "Verdict",
     "Violation", "Words", "WorstInput", "Layered",
 }  # fmt: skip

@@ -11,8 +11,8 @@ Notation. y_j is the input of a layer at row j. z_j is what queries, keys and va
 pre-normalisation. v_m^h = z_m W_V^h W_O^h is the value of key m in head h as it reaches the residual stream. s_jm is
 the score of query j with key m as the softmax sees it: penalties added, divided by the temperature tau_j.
 
-`next_layer` is the induction step, and docs/lemma5.md proves it: no weight of row j exceeds w_j, the flipped key's value
-and score are counted apart from the others', and no average moves by more than 2 R.
+`next_layer` is the induction step, and docs/lemma5.md proves it: no weight of row j exceeds w_j, the flipped key's
+value and score are counted apart from the others', and no average moves by more than 2 R.
 """
 
 from __future__ import annotations
@@ -458,7 +458,7 @@ def lemma5(
     masks and windows.
 
     Softmax at any temperature is accepted, with or without a sink. A may then grow with n, and e^(2A) / n need not
-    fall (`logit_growth`).
+    fall: compare `A` at several lengths.
 
     Args:
         model: a jaxsens transformer, softmax in every layer.

@@ -1,7 +1,7 @@
 """The first layer's change under a flip, exact except for what the other symbols decide. Without layer normalisation.
 
-The inputs of the first layer are points, so a flip moves one key of every other row between two known scores and values.
-Each formula of docs/bounds.md, "One layer", is the function of its name.
+The inputs of the first layer are points, so a flip moves one key of every other row between two known scores and
+values. Each formula of docs/bounds.md, "One layer", is the function of its name.
 """
 
 from __future__ import annotations
