@@ -90,7 +90,9 @@ def test_an_error_of_scores_takes_from_the_gap(second):
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("epsilon", [1 / 4, 1e-3])
-def test_the_warmest_temperature_keeps_the_promise_and_one_a_hundredth_warmer_has_no_bound(structure, epsilon):
+def test_the_warmest_temperature_keeps_the_promise_and_one_a_hundredth_warmer_has_no_bound(
+    structure, epsilon
+):
     for seed in range(4):
         model, measured = measured_model(structure, seed, 6)
         warmest = warmest_temperature(model.parameters, measured, epsilon)
