@@ -39,7 +39,7 @@ from jaxsens.first_order.estimate import (
     sketch_of,
     table_bytes,
 )
-from jaxsens.first_order.options import NAME, EstimateOptions
+from jaxsens.first_order.first_order import NAME, FirstOrder
 from jaxsens.first_order.widening import with_parameters_in
 
 REMEDY = "measure a function of the output, or fewer flips"
@@ -73,7 +73,7 @@ class Blocks(NamedTuple):
     """
 
     engine: FirstOrderEngine
-    asked: EstimateOptions
+    asked: FirstOrder
     model: Model
     parameters: Any
     outputs: int
@@ -82,9 +82,7 @@ class Blocks(NamedTuple):
     given: Model
 
     @classmethod
-    def of(
-        cls, engine: FirstOrderEngine, model: Model, n: int, asked: EstimateOptions, budget: int
-    ) -> Blocks:
+    def of(cls, engine: FirstOrderEngine, model: Model, n: int, asked: FirstOrder, budget: int) -> Blocks:
         """Returns the blocks for inputs of length n, within half a memory budget.
 
         Raises:
@@ -260,7 +258,7 @@ def verified(
     words: Int[np.ndarray, "batch n"],
     flips: FlipTable,
     chosen: Int[np.ndarray, " verified"],
-    asked: EstimateOptions,
+    asked: FirstOrder,
     devices: placement.Placement,
 ) -> tuple[Float[np.ndarray, " verified"], Float[np.ndarray, " verified"], str, float | None]:
     """Measures the flips with the given indices exactly.

@@ -118,17 +118,16 @@ class LayerConstants:
         """A of this layer: the largest over its heads and rows."""
         return float(self.A.max())
 
-    def log_L_fact(self, with_score_term: bool = True) -> float:
+    @property
+    def log_L_fact(self) -> float:
         """log L_fact: how far the layer's output moves, per head, when *all* activations move by 1.
 
         Lip (1 + lambda max_h (V_h + 4 R_h Lambda_h)). 1 is the skip connection. V_h is the values' own change, all
         that the published proof has. 4 R_h Lambda_h is the change of the weights, which it omits: 2 R_h Lambda_h from
         the other keys, whose queries and keys move, and 2 R_h Lambda_h from the query at the flipped key.
         """
-        gain = self.log_values
-        if with_score_term:
-            score = np.maximum(self.log_query, self.log_key).max(axis=1)
-            gain = plus(gain, times(math.log(4), self.log_radius, score))
+        score = np.maximum(self.log_query, self.log_key).max(axis=1)
+        gain = plus(self.log_values, times(math.log(4), self.log_radius, score))
         return float(times(self.log_map, plus(0.0, times(self.log_lambda, np.max(gain)))))
 
 
@@ -233,17 +232,13 @@ class LayerBound:
     log_rows: Float[np.ndarray, " n"]
 
 
-def next_layer(
-    layer: LayerConstants, now: LayerBound, log_f_next: float, score_term: bool = True
-) -> LayerBound:
+def next_layer(layer: LayerConstants, now: LayerBound, log_f_next: float) -> LayerBound:
     """The induction step: bounds on the changes of y^(k+1) from bounds on those of y^(k). O(heads n).
 
     Args:
         layer: the constants of layer k.
         now: the bounds on y^(k).
         log_f_next: log F_{k+1}: no change exceeds 2 F_{k+1}.
-        score_term: False omits the second sum, as the published proof does. The result is no bound; this argument is
-            here to show that.
     """
     n = len(now.log_rows)
     start, stop = rules.visible_keys(layer.mask, n)
@@ -258,23 +253,19 @@ def next_layer(
     flipped = np.where(others, log_w, -np.inf)
 
     change = plus(times(v, np.minimum(largest, times(log_w, total))), times(v, flipped, own_dz))
-    if score_term:
-        keys = times(layer.log_key, np.minimum(largest, times(LOG2, log_w, total)))
-        elsewhere = times(r, plus(np.where(seen > 0, times(layer.log_query, dz), -np.inf), keys))
-        moved = np.minimum(
-            plus(times(layer.log_query, dz), times(layer.log_key, own_dz)), LOG2 + log(layer.A)
-        )
-        change = plus(change, elsewhere, times(LOG2, r, flipped, np.minimum(0.0, moved)))
-        change = np.minimum(change, LOG2 + r)
+    keys = times(layer.log_key, np.minimum(largest, times(LOG2, log_w, total)))
+    elsewhere = times(r, plus(np.where(seen > 0, times(layer.log_query, dz), -np.inf), keys))
+    moved = np.minimum(plus(times(layer.log_query, dz), times(layer.log_key, own_dz)), LOG2 + log(layer.A))
+    change = plus(change, elsewhere, times(LOG2, r, flipped, np.minimum(0.0, moved)))
+    change = np.minimum(change, LOG2 + r)
     rows = np.minimum(times(layer.log_map, plus(now.log_rows, *change)), LOG2 + log_f_next)
 
     # The flipped row: its query moves by own_dz, and every score in the row with it.
     nearest = np.where(to_itself, np.maximum(largest, own_dz), largest)
     own = times(v, plus(largest, np.where(to_itself, times(log_w, own_dz), -np.inf)))
-    if score_term:
-        moved = plus(times(layer.log_query, own_dz), times(layer.log_key, nearest))
-        moved = np.minimum(np.minimum(moved, LOG2 + log(layer.A)), LOG2)
-        own = np.minimum(plus(own, times(r, moved)), LOG2 + r)
+    moved = plus(times(layer.log_query, own_dz), times(layer.log_key, nearest))
+    moved = np.minimum(np.minimum(moved, LOG2 + log(layer.A)), LOG2)
+    own = np.minimum(plus(own, times(r, moved)), LOG2 + r)
     own = np.where(seen > 0, own, -np.inf)
     log_own = float(np.max(times(layer.log_map, plus(now.log_own, *own))))
     return LayerBound(min(log_own, LOG2 + log_f_next), rows)
@@ -353,22 +344,12 @@ class Lemma5(SavedResult):
     @property
     def log_L_fact(self) -> float:
         """The largest of the layers': Lip (1 + lambda max_h (V_h + 4 R_h Lambda_h))."""
-        return max([0.0, *(layer.log_L_fact() for layer in self.constants)])
-
-    @property
-    def log_L_fact_published(self) -> float:
-        """The same without the change of the weights: Lip (1 + lambda max_h V_h)."""
-        return max([0.0, *(layer.log_L_fact(with_score_term=False) for layer in self.constants)])
+        return max([0.0, *(layer.log_L_fact for layer in self.constants)])
 
     @property
     def log_C(self) -> float:
         """log of C = 2 (1 + exp(2A) + L_fact)."""
         return LOG2 + float(plus(0.0, 2 * self.A, self.log_L_fact))
-
-    @property
-    def log_C_published(self) -> float:
-        """log of C with `log_L_fact_published`."""
-        return LOG2 + float(plus(0.0, 2 * self.A, self.log_L_fact_published))
 
     @cached_property
     def reason(self) -> str | None:
