@@ -9,7 +9,6 @@ import pytest
 
 from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.formal.constructions.conditions import Condition
-from jaxsens.formal.logic.library import balanced as balanced_definition
 from jaxsens.formal.tables import constructions_table
 from jaxsens.formal.tables.constructions_table import (
     CASES,
@@ -22,6 +21,7 @@ from jaxsens.formal.tables.constructions_table import (
     nested,
     plan_of,
 )
+from tests.formal.logic.definitions import balanced as balanced_definition
 from tests.refusals import refused
 
 BY_NAME = {case.name: case for case in CASES}
