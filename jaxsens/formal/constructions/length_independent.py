@@ -8,7 +8,6 @@ has its layers and their proof. Below, n is the number of keys that a row sees, 
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from jaxsens.core.base.errors import collecting
@@ -89,23 +88,3 @@ def _program(network: ResidualNetwork, mask: Literal["none", "future"], dtype: s
     table = scores(count, Affine(constant=1.0))
     found = network.attend(mask, table, odd, "table", LOOK_UP_ERROR, SHARPNESS)
     return network.shaped((ROUND, found + some - 1.0))
-
-
-def count_error_bound(n: int) -> float:
-    """How far 2 z - n/2 - 1 may be from C at n keys, for every C from 0 to n, in exact arithmetic; see layer 2.
-
-    With a = K/n, q = e^(-pi^2/a) and d = n/4 + 1/2, the least distance of T from a position that is cut off, Poisson
-    summation bounds the sum of (j - T) e^(-a (j - T)^2) over all whole j by sqrt(pi/a) (2 pi/a) sum_k k q^(k^2), and
-    that of the weights from below by sqrt(pi/a) (1 - 2 sum_k q^(k^2)). The sums over the two ends that are cut off have
-    opposite signs; each is at most that of (d + m) e^(-a (d + m)^2) over m >= 0.
-
-    It is below 1/8 from n = 4 on, and falls from there.
-    """
-    a, d = SHARPNESS / n, n / 4 + 0.5
-    q, steps = math.exp(-(math.pi**2) / a), range(1, 40)
-    width = math.sqrt(math.pi / a)
-    everywhere = width * (2 * math.pi / a) * sum(k * q ** (k * k) for k in steps)
-    weights = width * (1 - 2 * sum(q ** (k * k) for k in steps))
-    tail = [math.exp(-a * (d + m) ** 2) for m in range(int(d) + 40)]
-    cut = sum((d + m) * weight for m, weight in enumerate(tail))
-    return 2 * (everywhere + cut) / (weights - 2 * sum(tail))
