@@ -36,7 +36,7 @@ from jaxsens.core.flips.flips import Flips, read_substitution
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.measures import Measure, Norm, read_norm
 from jaxsens.core.measures.formulas import difference
-from jaxsens.core.models.adapters import Model, as_model, checked_input
+from jaxsens.core.models.adapters import Model, as_inputs, as_model
 from jaxsens.core.models.parts.masks import Span, mask_of
 from jaxsens.core.models.texts import encoded
 from jaxsens.core.models.transformer import layers
@@ -289,15 +289,13 @@ def _checked(
     model: Model, tokens: Any, flips: Any, measure: Any, placement: Any, levels: int, problems: Problems
 ) -> RowsRequest:
     """Returns what is measured; raises all errors together."""
-    words, model = checked_input(model, tokens, "auto", problems, one=True)
+    words = as_inputs(model, tokens, problems, one=True)
     requested, norm = read_substitution(flips, default_flips(model), problems), read_norm(measure, problems)
     devices = checked_placement(placement, problems, model.mesh)
-    # No row is read, so none is left out of the flips.
-    unread = dataclasses.replace(model, readout=None)
-    selection = None if requested is None else select(requested, unread, words, problems)
     problems.raise_if_any()
-    if selection is None:
-        raise TypeError("unusable flips without an error")
+    # No row is read, so none is left out of the flips.
+    selection = select(requested, dataclasses.replace(model, readout=None), words, problems)
+    problems.raise_if_any()
     count, n = selection.number(), words.shape[1]
     needed = count * (FLIP_BYTES + levels * n * np.dtype(model.dtype).itemsize) + 8 * n * n
     what = f"the changes of {levels * n} rows under {count} flips"

@@ -23,7 +23,7 @@ COMPILATION = "/jax/core/compile/backend_compile_duration"
 """JAX tells a number under this name when it begins to compile a program, and a duration when it has."""
 
 _PARTS = {
-    "_compiled_output": "the model",
+    "output_vector": "the model",
     "_prepared": "what the flips share",
     "_prepare_in_float64": "what the flips share, in float64",
     "_outputs_of_transformer": "the model in float64, for its rounding",
