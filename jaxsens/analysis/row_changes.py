@@ -292,7 +292,8 @@ def _checked(
     words = as_inputs(model, tokens, problems, one=True)
     requested, norm = read_substitution(flips, default_flips(model), problems), read_norm(measure, problems)
     devices = checked_placement(placement, problems, model.mesh)
-    problems.raise_if_any()
+    if requested is None:
+        problems.raise_if_any()
     # No row is read, so none is left out of the flips.
     selection = select(requested, dataclasses.replace(model, readout=None), words, problems)
     problems.raise_if_any()

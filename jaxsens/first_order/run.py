@@ -39,7 +39,7 @@ from jaxsens.first_order.estimate import (
     sketch_of,
     table_bytes,
 )
-from jaxsens.first_order.first_order import NAME, FirstOrder
+from jaxsens.first_order.options import NAME, EstimateOptions
 from jaxsens.first_order.widening import with_parameters_in
 
 REMEDY = "measure a function of the output, or fewer flips"
@@ -73,7 +73,7 @@ class Blocks(NamedTuple):
     """
 
     engine: FirstOrderEngine
-    asked: FirstOrder
+    asked: EstimateOptions
     model: Model
     parameters: Any
     outputs: int
@@ -82,7 +82,9 @@ class Blocks(NamedTuple):
     given: Model
 
     @classmethod
-    def of(cls, engine: FirstOrderEngine, model: Model, n: int, asked: FirstOrder, budget: int) -> Blocks:
+    def of(
+        cls, engine: FirstOrderEngine, model: Model, n: int, asked: EstimateOptions, budget: int
+    ) -> Blocks:
         """Returns the blocks for inputs of length n, within half a memory budget.
 
         Raises:
@@ -173,7 +175,7 @@ def estimated(
 
     Raises:
         InputError: if the changes of all outputs are needed and do not fit in memory.
-        Interrupted: on Ctrl-C; what was estimated is then lost.
+        KeyboardInterrupt: on Ctrl-C; what was estimated is then lost.
     """
     engine, count = blocks.engine, blocks.combinations
     together = engine.scalar is None and not engine.of_norm
@@ -258,7 +260,7 @@ def verified(
     words: Int[np.ndarray, "batch n"],
     flips: FlipTable,
     chosen: Int[np.ndarray, " verified"],
-    asked: FirstOrder,
+    asked: EstimateOptions,
     devices: placement.Placement,
 ) -> tuple[Float[np.ndarray, " verified"], Float[np.ndarray, " verified"], str, float | None]:
     """Measures the flips with the given indices exactly.
@@ -269,7 +271,7 @@ def verified(
         input; None if outputs themselves were not computed.
 
     Raises:
-        Interrupted: on Ctrl-C.
+        KeyboardInterrupt: on Ctrl-C.
     """
     n, norm, size = words.shape[1], engine.measure, None
     wide = with_parameters_in(model, n, np.float64)
