@@ -64,7 +64,7 @@ def test_bounds_come_back(mask, tmp_path):
     for found, load in ((certified, CertifiedBound.load), (lemma, Lemma5.load)):
         found.save(tmp_path / "found.json")  # pyright: ignore[reportAttributeAccessIssue]
         assert same(load(tmp_path / "found.json"), found)
-        said = refused("path", jaxsens.analysis.load_row_changes, tmp_path / "found.json")
+        said = refused("path", jaxsens.analysis.RowChanges.load, tmp_path / "found.json")
         assert "give a file of RowChanges.save" in said
 
 
@@ -73,7 +73,7 @@ def test_changes_of_rows_come_back_with_their_names(tmp_path):
         found = measure(model(), [0, 1, 2, 0, 3])
         for one in (found, dataclasses.replace(found, names={0: "a", 1: "b", 2: "c", 3: "end"})):
             one.save(tmp_path / "found.json")
-            assert same(jaxsens.analysis.load_row_changes(tmp_path / "found.json"), one)
+            assert same(jaxsens.analysis.RowChanges.load(tmp_path / "found.json"), one)
 
 
 def test_damaged_and_missing_files_are_named(tmp_path):

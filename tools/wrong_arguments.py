@@ -279,8 +279,7 @@ def calls() -> tuple[Call, ...]:
 FAMILY = logic.PredicateFamily("even", (), lambda value: value % 2 == 0)
 EVEN = logic.Predicate(FAMILY)
 _LEFT_OUT = {
-    "load_checkpoint", "load_row_changes", "load_result", "load_sweep",
-    "load_worst_input", "phase_diagram", "from_weights", "from_torch", "train",
+    "load_checkpoint", "load_result", "load_sweep", "phase_diagram", "from_weights", "from_torch", "train",
 }  # fmt: skip
 """What is refused with the right arguments too: files that are not there."""
 

@@ -7,7 +7,6 @@ from .phase import phase_diagram as phase_diagram
 from .row_changes import RowChanges as RowChanges
 from .row_changes import influence_matrix as influence_matrix
 from .row_changes import layer_changes as layer_changes
-from .row_changes import load_row_changes as load_row_changes
 from .statistics import AttentionStatistics as AttentionStatistics
 from .statistics import attention_statistics as attention_statistics
 from .temperatures import CriticalTemperatures as CriticalTemperatures

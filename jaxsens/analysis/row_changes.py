@@ -24,7 +24,7 @@ from jaxsens.core.base import inputs, stopping
 from jaxsens.core.base.errors import FLIP_BYTES, InputError, Problems, check_fits, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS
 from jaxsens.core.base.programs import numerics, versions
-from jaxsens.core.base.sealed import SavedResult, reader
+from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import html_facts
 from jaxsens.core.checks.check import check_alone, check_calls, traced_model
@@ -200,9 +200,6 @@ class RowChanges(SavedResult):
         last = f"own mean={self.own[:, -1].mean():.4g}, others mean={self.others_mean[:, -1].mean():.4g}"
         size = f"n={self.n}, {len(self)} flips, {self.norms.shape[1]} levels"
         return f"RowChanges({size}, {self.measure}; last level: {last})"
-
-
-load_row_changes = reader(RowChanges, "load_row_changes")
 
 
 @naming_arguments

@@ -9,7 +9,7 @@ from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
 from jaxsens.theory.lemma5 import Lemma5, lemma5
 from jaxsens.theory.search.options import Search
-from jaxsens.theory.search.result import SearchInterrupted, WorstInput, load_worst_input
+from jaxsens.theory.search.result import SearchInterrupted, WorstInput
 from jaxsens.theory.search.worst_input import worst_input
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "certified_bound",
     "check",
     "lemma5",
-    "load_worst_input",
     "misclassified_pair",
     "restrict",
     "worst_input",
