@@ -259,7 +259,7 @@ class _Measurement:
             estimate, parameters = None, as_arrays(model.parameters)
             engine, rounding = rounding_of(engine, model, tokens, flips, parameters, placement)
         else:
-            estimate = self.engine.estimate(model, engine.measure, n, placement.budget)
+            estimate = self.engine.estimate(model, engine.measure, n, placement.budget())
             parameters = estimate.first
         passed = forward_pass(model, tokens, engine, parameters, placement)
         message = beyond_precision(model, n) or unresolved_scores(model, n, passed, engine.widens)
