@@ -32,7 +32,7 @@ from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips, read_substitution
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.measures import Measure, read_norm
-from jaxsens.core.models.adapters import Model, as_model, checked_input
+from jaxsens.core.models.adapters import Model, as_inputs, as_model
 from jaxsens.core.models.parts.masks import Span, mask_of
 from jaxsens.core.models.texts import encoded
 from jaxsens.core.placement.placement import Placement, checked_placement
@@ -186,7 +186,7 @@ def influence_matrix(
     """
     tokens, model = encoded(model, tokens), as_model(model)
     with collecting("influence_matrix") as problems:
-        words, model = checked_input(model, tokens, "auto", problems, one=True)
+        words = as_inputs(model, tokens, problems, one=True)
         asked = read_substitution(flips, default_flips(model), problems)
         norm, how = read_norm(measure, problems), read(AskedEngine, engine, problems)
         devices = checked_placement(placement, problems, model.mesh)

@@ -27,6 +27,10 @@ from jaxsens.core.placement.placement import Placement
 Quantity = Literal["measured", "changes"]
 """The method of an engine that measures a block of flips. It is NaN for flips that the engine declines."""
 
+_MUCH = 4e9
+"""The operations of forward passes from which on XLA's default options pay: the program runs in as little as half of
+the time, since softmax and activations are fused in another way, and compiles some tenths of a second longer."""
+
 _TABLES = 0.25
 """The most of the memory beside the arguments that the flips and their results take: more are measured in parts."""
 
@@ -272,7 +276,9 @@ def compiled_program(
         specs = of_operands, split, split, split, everywhere, everywhere, everywhere
         run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
     with stopping.compiling():
-        compiled = jax.jit(run).lower(operands, inputs, table, result, end, end, end).compile(SOONER)
+        lowered = jax.jit(run).lower(operands, inputs, table, result, end, end, end)
+        block = (lowered.cost_analysis() or {}).get("flops", 0.0) if engine.subtracts else 0.0
+        compiled = lowered.compile(SOONER if blocks * block < _MUCH else None)
     analysis = compiled.memory_analysis()
     temporary = 0 if analysis is None else int(analysis.temp_size_in_bytes)
     return FlipProgram(compiled, batch, together, blocks, of_result.shape[1:], of_result.dtype, temporary, [])
