@@ -11,8 +11,6 @@ and computes it again, and a command that only reads a directory tells its user 
 from __future__ import annotations
 
 import abc
-import os
-import re
 import signal
 import time
 import warnings
@@ -428,16 +426,6 @@ _ROW = "row of a table"
 
 _ROW_FORMAT = 1
 """Raised when the meaning of a row of any table, or of the numbers behind it, changes."""
-
-_ROW_FILE = re.compile(r"\.?[0-9a-f]{12}\.json(\..*)?|\.[0-9a-f]{12}\.lock")
-"""The names of the files of rows, of locks on them, and of what is being written."""
-
-
-def holds_only_rows(folder: Path) -> bool:
-    """Whether nothing but rows of tables, if anything, is where rows are to be kept."""
-    if not os.path.lexists(folder):
-        return True
-    return folder.is_dir() and all(_ROW_FILE.fullmatch(one.name) for one in folder.iterdir())
 
 
 @dataclass(frozen=True)
