@@ -150,7 +150,7 @@ class Call:
 
 
 _ENGINES_CALL = {
-    "agree", "apart", "atom_text", "attention", "at_length", "between", "budget_beside", "check", "chosen", "combined",
+    "agree", "apart", "atom_text", "attention", "at_length", "between", "budget", "check", "chosen", "combined",
     "differs", "drawing", "drawn", "equals", "given", "of", "of_array", "of_changes", "of_outputs", "output_of",
     "refusal", "resolution", "rows_of", "scale", "shaped", "shorthand", "text", "told", "values", "without_function",
     "written", "least", "holds", "as_sum",

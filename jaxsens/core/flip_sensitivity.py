@@ -267,7 +267,7 @@ def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
         estimate, parameters = None, as_arrays(model.parameters)
         engine, bound = rounding.rounding_of(engine, model, tokens, flips, parameters, placement)
     else:
-        estimate = call.engine.estimate(model, engine.measure, run.n, placement.budget)
+        estimate = call.engine.estimate(model, engine.measure, run.n, placement.budget())
         parameters = estimate.first
     passed = rounding.forward_pass(model, tokens, engine, parameters, placement)
     message = rounding.beyond_precision(model, run.n) or rounding.unresolved_scores(
