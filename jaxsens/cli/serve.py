@@ -79,7 +79,7 @@ class ServeOptions(OptionGroup):
     def models(self) -> dict[str, str]:
         """Returns where models are, by name."""
         pairs = [one.partition("=") for one in self.model]
-        return {name: where for name, _, where in pairs}
+        return {name: os.path.abspath(where) if Path(where).is_dir() else where for name, _, where in pairs}
 
     def secret(self) -> str | None:
         """Returns the token that was given."""
@@ -123,33 +123,33 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
             check_given(asked.models(), problems)
     with flags_named({"--out": "--store"}):
         check_folder("serve", asked.store)
-    from jaxsens.service.server import Service
     from jaxsens.service.server import serve as serve_at
 
-    service = Service(
-        models=asked.models(),
-        store=asked.store,
-        host=asked.host or "127.0.0.1",
-        port=asked.port,
-        names=asked.name,
-        token=asked.secret() or secrets.token_hex(16),
+    host, token = asked.host or "127.0.0.1", asked.secret() or secrets.token_hex(16)
+    here = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    # A token that was given stays out of terminals and logs.
+    query = "" if asked.secret() else f"?token={token}"
+    print(f"jaxsens: http://{here}:{asked.port}/{query}", file=sys.stderr, flush=True)
+    if host not in _LOCAL:
+        told = "not encrypted: put a proxy with TLS before it; what passes is read and changed by anyone on the way"
+        print(f"jaxsens: http://{host}:{asked.port} is {told}", file=sys.stderr, flush=True)
+    serve_at(
+        asked.store,
+        host,
+        asked.port,
+        asked.name,
+        token,
         limits={
             "queued": asked.most_queued,
             "seconds": float(asked.most_seconds),
             "memory": asked.most_memory,
         },
-        worker={
+        settings={
+            "models": asked.models(),
             "dtype": asked.dtype,
             "memory": asked.memory,
             "most_tokens": asked.most_tokens,
             "cache": asked.compilation_cache,
         },
     )
-    # A token that was given stays out of terminals and logs.
-    query = "" if asked.secret() else f"?token={service.token}"
-    print(f"jaxsens: {service.address}{query}", file=sys.stderr, flush=True)
-    if service.host not in _LOCAL:
-        told = "not encrypted: put a proxy with TLS before it; what passes is read and changed by anyone on the way"
-        print(f"jaxsens: http://{service.host}:{service.port} is {told}", file=sys.stderr, flush=True)
-    serve_at(service)
     return 0

@@ -106,12 +106,12 @@ def test_many_silent_connections_close_the_oldest_of_them_and_no_other(monkeypat
     listening(act)
 
 
-def test_small_answers_are_sent_at_once(tmp_path):
+def test_small_answers_are_sent_at_once():
     """Without TCP_NODELAY every answer on a kept connection waits 40 ms for an acknowledgement."""
-    from jaxsens.service.server import Service, _listening
+    from jaxsens.service.server import _listening
 
     with (
-        _listening(Service({}, tmp_path, port=0)) as listener,
+        _listening("127.0.0.1", 0) as listener,
         socket.create_connection(listener.getsockname()[:2]),
         listener.accept()[0] as connection,
     ):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jaxsens
+from tests.pretrained.folders import write_folder
 from tests.refusals import refusal, refused
 from tests.service.served import MODELS, SLOWLY, TOKEN, Served, free_port, serving, tiny
 
@@ -21,7 +22,11 @@ WORD = [0, 1, 2, 2, 1, 0, 1, 2]
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("service") / "store") as served:
+    place = tmp_path_factory.mktemp("service")
+    (place / "cats").mkdir()
+    write_folder(place / "cats", "bert")
+    models = {**MODELS, "cats": str(place / "cats")}
+    with serving(place / "store", models, env={"JAXSENS_TOKEN": TOKEN}) as served:
         yield served
 
 
@@ -59,7 +64,7 @@ def test_the_client_reads_the_token_of_the_environment_and_uses_no_proxy(service
     for proxy in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     with jaxsens.service.Client(service.address) as client:
-        assert {one["name"] for one in client.models()} == {*MODELS}
+        assert {one["name"] for one in client.models()} == {*MODELS, "cats"}
         assert httpx.get(client.page, trust_env=False).status_code == 303
     monkeypatch.delenv("JAXSENS_TOKEN")
     with refusal("token"):
@@ -123,6 +128,14 @@ def test_the_same_question_is_the_same_job_and_is_answered_from_the_store(servic
     assert (first.status_code, again.status_code) == (202, 200)
     assert again.json()["id"] == first.json()["id"]
     assert service.ask(model="tiny", tokens=[2, 2, 1, 0], measure="l1").json()["id"] != first.json()["id"]
+
+
+def test_no_refusal_names_a_path_of_the_server(service):
+    for wrong in ({"output": "labels"}, {"tokens": [10**6]}):
+        answer = service.ask(**{"model": "cats", "tokens": "the cat", **wrong})
+        assert answer.status_code == 400
+        assert str(service.store.parent) not in answer.text
+    assert "cats" in service.ask(model="cats", tokens="the cat", output="labels").json()["error"]
 
 
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"PAR1")])
@@ -259,12 +272,12 @@ def test_a_step_that_never_ends_does_not_delay_the_end(tmp_path):
 
 
 @pytest.mark.long
-def test_a_worker_ends_with_its_server_also_in_the_middle_of_a_step(tmp_path):
-    with serving(tmp_path / "store", {"stuck": "tests.service.served:stuck"}) as served:
-        job = served.ask(**SLOWLY | {"model": "stuck"}, tokens=[0, 1, 2] * 10).json()["id"]
+def test_a_worker_ends_with_its_server_also_where_it_is_stopped(tmp_path):
+    with serving(tmp_path / "store") as served:
+        job = served.ask(**SLOWLY, tokens=[0, 1, 2] * 10).json()["id"]
         served.until(job, lambda one: one["done"] > 2)
-        time.sleep(2.0)  # it is in the flip that never ends
         (worker,) = served.workers()
+        os.kill(worker, signal.SIGSTOP)
         served.stop(signal.SIGKILL)
         until, place = time.monotonic() + 10, Path(f"/proc/{worker}/cmdline")
         while place.exists() and place.read_bytes():  # a process that nobody has waited for has an empty one
@@ -284,6 +297,8 @@ def test_a_kill_at_any_moment_loses_no_accepted_job(tmp_path):
 def test_only_its_owner_can_read_what_the_service_keeps_and_a_given_token_is_not_printed(service):
     assert service.address in service.log.read_text()
     assert TOKEN not in service.log.read_text()
+    (worker,) = service.workers()
+    assert TOKEN.encode() not in Path(f"/proc/{worker}/environ").read_bytes()
     job = service.ask(model="tiny", tokens=WORD).json()["id"]
     assert service.ended(job)["state"] == "finished"
     modes = {one: one.stat().st_mode & 0o777 for one in [service.store, *service.store.rglob("*")]}
@@ -336,3 +351,13 @@ def test_a_model_that_cannot_be_loaded_ends_the_service_with_its_reason(tmp_path
     assert served.process.wait(60) == 2
     served.stop()
     assert "No module named 'tests.service.nothing'" in served.log.read_text()
+
+
+def test_a_name_with_control_characters_reaches_no_terminal(tmp_path):
+    store = tmp_path / "\x1b[31mred"
+    (store / "lock").mkdir(parents=True)  # which nothing but the system refuses
+    served = Served(store, free_port(), {"tiny": MODELS["tiny"]})
+    assert served.process.wait(60) == 2
+    served.stop()
+    assert "Is a directory" in served.log.read_text()
+    assert "\x1b" not in served.log.read_text()

@@ -173,8 +173,9 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(store, monkeypatch):
 
     monkeypatch.setattr("os.replace", full)
     for act in (lambda: add(store, "more"), lambda: store.change("kept", message="long")):
-        with pytest.raises(StoreFull, match="the store takes no more"):
+        with pytest.raises(StoreFull, match="the store takes no more") as refused:
             act()
+        assert str(store.folder) not in str(refused.value)
     assert [(job.id, job.message) for job in store.listed(9)] == [("kept", "")]
     assert len(records(store.folder)) == 1
 
