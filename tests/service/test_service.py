@@ -160,8 +160,7 @@ def test_a_lost_or_damaged_result_is_never_told_and_measured_again_when_asked(se
 def test_a_question_of_what_it_would_cost_measures_nothing(service):
     before = len(service.http.get("/v1/measurements").json())
     about = service.http.post("/v1/measurements?explain=1", json={"model": "tiny", "tokens": WORD}).json()
-    assert about["flips"] == 14
-    assert about["n"] == 8
+    assert (about["flips"], about["n"]) == (14, 8)
     assert len(service.http.get("/v1/measurements").json()) == before
 
 
@@ -180,11 +179,7 @@ def test_the_description_has_every_route_of_measurements(service):
     paths = service.http.get("/openapi.json").json()["paths"]
     assert {*paths["/v1/measurements"]} == {"get", "post"}
     assert {*paths["/v1/measurements/{id}"]} == {"parameters", "get", "delete"}
-    assert {path.removeprefix("/v1/measurements/{id}/") for path in paths} >= {
-        "events",
-        "result.parquet",
-        "page",
-    }
+    assert {*paths} >= {f"/v1/measurements/{{id}}/{form}" for form in ("events", "result.parquet", "page")}
     assert all(method.get("summary", "-") for path in paths.values() for method in [*path.values()][-1:])
 
 
@@ -205,10 +200,10 @@ def test_a_cancelled_job_ends_its_step_and_is_measured_whole_when_it_is_asked_ag
     assert service.http.delete(f"/v1/measurements/{job}").json()["state"] == "cancelled"
     assert time.monotonic() - began < 1
     assert service.http.get(f"/v1/measurements/{job}/result.parquet").status_code == 404
+    assert service.http.get("/v1/measurements/nothing").status_code == 404
     other = service.ask(model="tiny", tokens=[1, 1, 0, 0]).json()["id"]
-    assert (
-        service.ended(other, seconds=15)["state"] == "finished"
-    )  # 900 flips take 270 s, divided by the cores
+    # 900 flips take 270 s, divided by the cores
+    assert service.ended(other, seconds=15)["state"] == "finished"
     again = service.ask(**question).json()
     assert (again["id"], again["done"]) == (job, 0)
     service.until(job, lambda one: one["state"] == "running" and one["done"] > 0)
@@ -226,7 +221,7 @@ def test_a_worker_that_is_killed_is_started_again_and_its_job_ends(service):
 
 
 @pytest.mark.long
-def test_what_is_too_long_and_what_is_too_much_are_refused(service, tmp_path):
+def test_what_is_too_long_and_what_is_too_much_are_refused(tmp_path):
     limits = ("--most-tokens", "100", "--most-queued", "1")
     with serving(tmp_path / "store", MODELS, *limits) as small:
         refused = small.ask(model="tiny", tokens=[0] * 101)
@@ -236,8 +231,6 @@ def test_what_is_too_long_and_what_is_too_much_are_refused(service, tmp_path):
         waits = small.ask(model="tiny", tokens=WORD)
         assert waits.status_code == 429
         assert float(waits.headers["Retry-After"]) >= 1
-    gone = service.http.get("/v1/measurements/nothing")
-    assert gone.status_code == 404
 
 
 @pytest.mark.long
@@ -250,25 +243,13 @@ def test_a_signal_ends_the_service_and_the_next_measures_what_was_not_finished(t
         first.until(job, lambda one: one["done"] > 2)
         began = time.monotonic()
         assert first.stop(number) == 128 + number
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 7
     assert list((store / "results").iterdir()) == []
     with serving(store) as second:
         assert second.ended(waiting)["state"] == "finished"
         assert second.ended(job)["state"] == "finished"
         whole = second.result(job)
     assert len(whole) == whole.population == 120
-
-
-@pytest.mark.long
-def test_a_step_that_never_ends_does_not_delay_the_end(tmp_path):
-    store, models = tmp_path / "store", {"stuck": "tests.service.served:stuck"}
-    with serving(store, models) as served:
-        job = served.ask(**SLOWLY | {"model": "stuck"}, tokens=[0, 1, 2] * 10).json()["id"]
-        served.until(job, lambda one: one["done"] > 2)
-        time.sleep(2.0)  # it is in the flip that never ends
-        began = time.monotonic()
-        assert served.stop(signal.SIGTERM) == 128 + signal.SIGTERM
-        assert time.monotonic() - began < 7
 
 
 @pytest.mark.long
@@ -327,7 +308,7 @@ def test_a_link_in_place_of_a_result_fails_its_job_and_no_other(tmp_path):
         served.http.delete(f"/v1/measurements/{job}")
         (store / "results" / f"{job}.parquet").symlink_to(foreign)
         assert served.ask(model="tiny", tokens=WORD).json()["id"] == job
-        assert "is a link" in served.ended(job)["message"]
+        assert "a link is in the place" in served.ended(job)["message"]
         other = served.ask(model="tiny", tokens=WORD[1:]).json()["id"]
         assert served.ended(other)["state"] == "finished"
     assert foreign.read_text() == "theirs"
