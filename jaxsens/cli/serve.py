@@ -55,7 +55,6 @@ class ServeOptions(OptionGroup):
         name: A further name under which the service is called, such as that of a proxy.
         token: What clients must know; also from the environment, as JAXSENS_TOKEN, where no list of processes shows it.
         dtype: What models from folders are computed in.
-        memory: Bytes that loaded models may take together; those used longest ago are dropped.
         most_tokens: The longest input.
         most_seconds: The longest measurement, by its estimate.
         most_memory: The most bytes of a measurement, by its estimate.
@@ -69,7 +68,6 @@ class ServeOptions(OptionGroup):
     name: Names = ()
     token: Annotated[Text, default("a random one, printed at the start", "TEXT")] = None
     dtype: Annotated[str, default("float32", one_of(DTYPES))] = "float32"
-    memory: Annotated[Count, default("no limit")] = None
     most_tokens: Number = 4096
     most_seconds: Number = 3600
     most_memory: Annotated[Count, default("no limit")] = None
@@ -93,7 +91,7 @@ class ServeOptions(OptionGroup):
             problems.add("--model", name, "each name once")
         if not 0 < self.port < 2**16:
             problems.add("--port", self.port, "a number from 1 to 65535")
-        for option in ("memory", "most_tokens", "most_seconds", "most_memory", "most_queued"):
+        for option in ("most_tokens", "most_seconds", "most_memory", "most_queued"):
             value = getattr(self, option)
             if value is not None and value < 1:
                 problems.add(f"--{option.replace('_', '-')}", value, "at least 1")
@@ -147,7 +145,6 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
         settings={
             "models": asked.models(),
             "dtype": asked.dtype,
-            "memory": asked.memory,
             "most_tokens": asked.most_tokens,
             "cache": asked.compilation_cache,
         },

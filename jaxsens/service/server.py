@@ -43,7 +43,7 @@ def serve(
         names: further names under which it is called, such as that of a proxy.
         token: that clients need.
         limits: what `Jobs` accepts: `queued`, `seconds`, `memory`.
-        settings: of workers: `models`, each a folder or "package.module:make" by its name, `dtype`, `memory`,
+        settings: of workers: `models`, each a folder or "package.module:make" by its name, `dtype`,
             `most_tokens`, `cache`.
 
     Raises:

@@ -77,7 +77,7 @@ def test_the_description_has_every_kind_that_json_can_ask_for_and_their_fields()
 def test_a_job_is_not_measured_with_other_weights_than_it_was_asked_for(tmp_path):
     asked = read_question({"model": "tiny", "tokens": [0, 1, 2]}, ["tiny"])
     desks = [
-        Desk(ServedModels({"tiny": f"tests.service.served:{made}"}, "float32", None), 10)
+        Desk(ServedModels({"tiny": f"tests.service.served:{made}"}, "float32"), 10)
         for made in ("tiny", "another_tiny")
     ]
     job, place = desks[0].admit(asked)["id"], tmp_path / "result.parquet"

@@ -63,17 +63,15 @@ class _Worker:
         kept = None
         if given["cache"] != "off":
             kept = cache_in(given["cache"], "serve", "--compilation-cache", "another folder, or off")
-        models = ServedModels(given["models"], given["dtype"], given["memory"])
+        models = ServedModels(given["models"], given["dtype"])
         self._desk = Desk(models, given["most_tokens"])
         threading.Thread(target=self._listen, args=(lines,), daemon=True).start()
         try:
-            for name in given["models"]:
-                models.get(name, "hidden")
+            self._send(event="ready", models=models.descriptions())
         except InputError as error:
             self._send(event="refused", refusal=error.json())
             return
         while True:
-            self._send(event="ready", models=models.told())
             message = self._jobs.get()
             self._answer(self._measured, message)
             if kept is not None:
