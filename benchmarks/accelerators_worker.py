@@ -22,6 +22,7 @@ from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from benchmarks.topology import mesh_of
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import PLATFORMS
+from jaxsens.core.engines.request import Request
 from jaxsens.core.explain import planned_run
 from jaxsens.core.sweeps.planning.devices import Target, target_called
 
@@ -55,7 +56,7 @@ def main() -> None:
         )
         own = jaxsens.Transformer(config, seed=0)
     flips = flips_of(edit, int(n), published)
-    run = planned_run(own, int(n), flips, engine=engine, platform=platform)
+    run = planned_run(own, int(n), Request(flips, engine=engine), platform)
     budget = platform.budget_beside(run.arguments, target.device.memory)
     compile_and_tell(target, mesh_of(target), Program.of(run), budget)
 

@@ -55,17 +55,15 @@ def first_order_operations(case: Case) -> float:
 
     from benchmarks.methods import model
     from jaxsens.core.base.programs import PLATFORMS
+    from jaxsens.core.engines.request import Request
     from jaxsens.core.explain import planned_run
     from jaxsens.core.measures import L2, LogProbability
     from jaxsens.first_order.first_order import FirstOrder
 
     sketch, scalar = ESTIMATES[case.method]
-    measure, engine = (
-        (LogProbability(0), FirstOrder()) if scalar else (L2(), FirstOrder(sketch=sketch or WIDTH))
-    )
-    return planned_run(
-        model(case.layers), case.n, measure=measure, engine=engine, platform=PLATFORMS["cpu"]
-    ).operations
+    asked = (LogProbability(0), FirstOrder()) if scalar else (L2(), FirstOrder(sketch=sketch or WIDTH))
+    run = planned_run(model(case.layers), case.n, Request(None, *asked), PLATFORMS["cpu"])
+    return run.cost.operations(1, run.flips)
 
 
 def _parameters(layers: int) -> float:

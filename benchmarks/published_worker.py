@@ -71,6 +71,7 @@ def whole(model: Any, given: Task, readout: int | str, scalar: bool, **asked: An
 
 def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int | None) -> Run:
     """The first-order estimate alone."""
+    from jaxsens.core.base.errors import Problems
     from jaxsens.core.base.programs import numerics
     from jaxsens.core.flips.flip_table import FlipTable
     from jaxsens.core.models.adapters import as_model
@@ -78,7 +79,7 @@ def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int
     from jaxsens.first_order.estimate import first_order_engine
     from jaxsens.first_order.run import Blocks, estimated
 
-    subject, count = as_model(model).reading(readout), len(given.positions)
+    subject, count = as_model(model).reading(readout, 0, Problems()), len(given.positions)
     flips = FlipTable(
         np.zeros(count, int), given.positions[:, None], np.full((count, 1), given.mask), np.array([count])
     )

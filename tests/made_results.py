@@ -13,11 +13,11 @@ from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.results.measured import Provenance
-from jaxsens.core.results.request import Request
+from jaxsens.core.results.request import RequestRecord
 from jaxsens.core.results.result import FlipSensitivity
 
 
-def request(**changed: Any) -> Request:
+def request(**changed: Any) -> RequestRecord:
     """What a measurement of all flips was asked."""
     fields: dict[str, Any] = {
         "flips": Substitute(),
@@ -29,7 +29,7 @@ def request(**changed: Any) -> Request:
         "weights": "its weights",
         "counts": (),
     }
-    return Request(**{**fields, **changed})
+    return RequestRecord(**{**fields, **changed})
 
 
 def made_result(values: Any, **changed: Any) -> FlipSensitivity:

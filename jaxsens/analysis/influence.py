@@ -22,7 +22,7 @@ from jaxsens.core.base.errors import FLIP_BYTES, EngineRefusal, InputError, chec
 from jaxsens.core.base.inputs import FEWER_FLIPS
 from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.registry import read
-from jaxsens.core.base.sealed import SavedResult, reader
+from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import html_facts
 from jaxsens.core.checks.check import check_alone, check_calls, traced_model
@@ -32,7 +32,7 @@ from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips, read_substitution
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.measures import Measure, read_norm
-from jaxsens.core.models.adapters import Model, as_model, checked_input
+from jaxsens.core.models.adapters import Model, as_inputs, as_model
 from jaxsens.core.models.parts.masks import Span, mask_of
 from jaxsens.core.models.texts import encoded
 from jaxsens.core.placement.placement import Placement, checked_placement
@@ -151,9 +151,6 @@ class InfluenceMatrix(SavedResult):
         return f"InfluenceMatrix(n={self.n}, {len(self.positions)} flips, {self.measure}; max={self.norms.max():.4g})"
 
 
-load_influence_matrix = reader(InfluenceMatrix, "load_influence_matrix")
-
-
 @naming_arguments
 def influence_matrix(
     model: Any,
@@ -189,7 +186,7 @@ def influence_matrix(
     """
     tokens, model = encoded(model, tokens), as_model(model)
     with collecting("influence_matrix") as problems:
-        words, model = checked_input(model, tokens, "auto", problems, one=True)
+        words = as_inputs(model, tokens, problems, one=True)
         asked = read_substitution(flips, default_flips(model), problems)
         norm, how = read_norm(measure, problems), read(AskedEngine, engine, problems)
         devices = checked_placement(placement, problems, model.mesh)

@@ -21,7 +21,7 @@ from jaxsens.core.base.programs import compiled, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import html_facts
 from jaxsens.core.engines.one_key.blocks import summed_over_blocks
-from jaxsens.core.models.adapters import as_model, checked_input
+from jaxsens.core.models.adapters import as_inputs, as_model
 from jaxsens.core.models.texts import encoded
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Layered, row_read
@@ -145,14 +145,13 @@ def attention_statistics(
     tokens, model = encoded(model, tokens), as_model(model)
     attending = visible_attention(model, "attention_statistics")
     with collecting("attention_statistics") as problems:
-        words, model = checked_input(model, tokens, readout, problems, one=True)
-        if readout is None:
+        words = as_inputs(model, tokens, problems, one=True)
+        model = model.reading(readout, words.shape[1], problems)
+        if readout is None and not problems:
             problems.add("readout", readout, 'a 0-based position, "last", "mean" or "auto"')
         if not problems:
             _check_size(attending, words.shape[1], model.dtype, problems)
-    place = model.row_read
-    if place is None or place == "auto":
-        place = "last" if model.given_layers is None else model.given_layers.readout
+    place: Any = model.readout
     read = row_read(place, words[0])
     place = place if place in ("last", "mean") or read is None else int(read)
     read = read if read is None else int(read)

@@ -18,7 +18,7 @@ from jaxsens.core.base.inputs import checked_number
 from jaxsens.core.base.programs import compiled, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.engines.one_key.blocks import summed_over_blocks
-from jaxsens.core.models.adapters import as_model, checked_input
+from jaxsens.core.models.adapters import as_inputs, as_model
 from jaxsens.core.models.parts.weighting import SOFTMAXES
 from jaxsens.core.models.texts import encoded
 from jaxsens.core.models.transformer.config import TransformerConfig
@@ -128,7 +128,7 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
         if not isinstance(layer.weighting, SOFTMAXES):
             raise no_rule(NAME, "weighting", layer.weighting, SOFTMAXES)
     with collecting(NAME) as problems:
-        words, model = checked_input(model, tokens, "auto", problems, one=True)
+        words = as_inputs(model, tokens, problems, one=True)
         asked = checked_gaps(gaps, problems)
         if not problems:
             needed = sum(layer.heads for layer in layers) * words.shape[1] * (len(asked) + 1) * 8

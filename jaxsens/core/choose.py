@@ -155,7 +155,7 @@ class Work:
     flips: int
     platform: Platform
 
-    def seconds(self, engine: Engine, calls: float) -> float:
+    def seconds(self, engine: Engine, calls: float = math.inf) -> float:
         """Returns the seconds of one of so many calls that share the compilation."""
         return self.cost_of(engine).seconds(self.platform, self.inputs, self.flips, calls)
 
@@ -181,12 +181,14 @@ class Work:
             return not engine.subtracts
         if self.lost_digits is not None:
             return False
-        return self.n * self._eps <= RESOLVED_TO if engine.subtracts else config.layers < 4
+        if engine.subtracts:
+            return self.n * float(jnp.finfo(self.model.dtype).eps) <= RESOLVED_TO
+        return config.layers < 4
 
     @cached_property
     def lost_digits(self) -> str | None:
         """Why subtracting two outputs of a jaxsens transformer would be too inaccurate, or None if it is not."""
-        model, config = self.model, self.model.config
+        model, config, eps = self.model, self.model.config, float(jnp.finfo(self.model.dtype).eps)
         if config is None:
             return None
         kinds = [config.layer(k).weighting for k in range(config.layers)]
@@ -202,17 +204,13 @@ class Work:
             return "position embeddings are unbounded, and changes may fall faster than 1/n"
         if any(kind.hard for kind in kinds):
             return "a flip that moves no choice of hard attention changes exactly nothing"
-        if self.n * self._eps > ROUNDING:
+        if self.n * eps > ROUNDING:
             return f"two {model.dtype} outputs of inputs this long differ by little more than rounding"
         least = min(soft, key=lambda kind: kind.log_share(self.n), default=None)
-        if least is not None and least.log_share(self.n) < math.log(self._eps / ROUNDING):
+        if least is not None and least.log_share(self.n) < math.log(eps / ROUNDING):
             weights = f"weights of order 1e{least.log_share(self.n) / math.log(10):.0f}"
             return f"{type(least).__name__} has {weights}, and two {model.dtype} outputs differ as little"
         return None
-
-    @property
-    def _eps(self) -> float:
-        return float(jnp.finfo(self.model.dtype).eps)
 
 
 @dataclass(frozen=True)
@@ -252,11 +250,6 @@ class PlannedRun(Work):
         return self.cost.block_bytes * min(fastest, max(1, most)) // fastest
 
     @property
-    def operations(self) -> float:
-        """Floating-point operations for all flips."""
-        return self.cost.operations(self.inputs, self.flips)
-
-    @property
     def memory(self) -> int:
         """Bytes: the model, what all flips share, the table of flips, and one block of flips."""
         block = min(self.block_bytes(self.flips), self.platform.memory)
@@ -294,7 +287,7 @@ def _difference(work: Work, config: TransformerConfig, forward: VmapEngine) -> t
     engine, how = rows, DEEP if config.layers >= 3 else ""
     if not (folded.refusal(config) or work.n < folded.SHORTEST):
         form = FoldedEngine(forward.measure, forward.outputs, config)
-        if work.seconds(form, math.inf) <= work.seconds(rows, math.inf):
+        if work.seconds(form) <= work.seconds(rows):
             engine, how = form, "; two layers, folded"
     wider = engine.wider
     if wider is None or work.resolves(engine):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -18,27 +19,23 @@ from jaxsens.core.base.errors import (
     check_fits,
     collecting,
 )
-from jaxsens.core.base.programs import Platform, compiled_for, numerics
-from jaxsens.core.base.registry import read
+from jaxsens.core.base.programs import Platform, numerics
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import duration, in_words
 from jaxsens.core.checks.check import traced_model
 from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips, Substitute
-from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.measures import Measure
-from jaxsens.core.models.adapters import Model, as_model, checked_input
+from jaxsens.core.models.adapters import Model, as_inputs, as_model
 from jaxsens.core.models.texts import encoded
 
 _SHORTER = "give a shorter input; samples of its flips take less"
 
 _PATIENCE = 30.0
 """Seconds from which on a measurement is long."""
-
-_ROW_NUMBER = 1e-6
-"""Seconds for each number of a transformer's rows: their table of positions is a constant of every program."""
 
 _SURELY_SHORT = 10**6
 """Flips times length up to which no time is estimated: estimating takes about as long as measuring."""
@@ -104,52 +101,35 @@ def explain(
         InputError: for unusable arguments, outputs that the model lacks, an engine that does not support the model, or
             a model that `flip_sensitivity` rejects.
     """
-    run = planned_run(model, n, flips, measure, readout=readout, engine=engine)
-    seconds = run.seconds_of(1, run.flips), run.compiling
-    explanation = Explanation(run.choice, run.n, run.flips, run.operations, run.memory, *seconds)
-    if not run.kind.plain:
-        return explanation
-    kinds = AskedEngine.kinds
-    others = [kinds[name].instead(run) for name in kinds.brought if name != run.choice.name]
-    return replace(explanation, instead="\n".join(filter(None, others)) or None)
+    run = planned_run(model, n, Request(flips, measure, engine, readout))
+    others = AskedEngine.kinds.brought if run.kind.plain else ()
+    instead = [AskedEngine.kinds[name].instead(run) for name in others if name != run.choice.name]
+    costs = run.cost.operations(1, run.flips), run.memory, run.seconds_of(1, run.flips), run.compiling
+    return Explanation(run.choice, run.n, run.flips, *costs, "\n".join(filter(None, instead)) or None)
 
 
-def planned_run(
-    model: Any,
-    n: Any,
-    flips: Flips | Any = None,
-    measure: Measure | Any = "l2",
-    *,
-    readout: int | Literal["auto", "last", "mean"] | None = "auto",
-    engine: AskedEngine | Any = "auto",
-    platform: Platform | None = None,
-) -> PlannedRun:
-    """Returns what would run on a platform, by default JAX's. Arguments and errors are those of `explain`."""
-    source, word = encoded(model, n), None
-    model = as_model(model)
+def planned_run(model: Any, n: Any, request: Request, platform: Platform | None = None) -> PlannedRun:
+    """Returns what would run on a platform, by default JAX's. Model, n and errors are those of `explain`."""
+    source, model = encoded(model, n), as_model(model)
     with collecting("explain") as problems:
-        if not isinstance(source, str) and inputs.array_of(source).ndim:
-            tokens, model = checked_input(model, source, readout, problems, one=True)
-            n, word = tokens.shape[1], tokens[0] if len(tokens) else None
-        else:
-            n = inputs.length(source, problems)
-            if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
-                model.check_length(n, problems)
-            if inputs.readout(readout, model.readout, n, problems):
-                model = model.reading(readout)
-        options, what = read(AskedEngine, engine, problems), read(Measure, measure, problems)
-        flipped: Any = default_flips(model) if flips is None else read(Flips, flips, problems)
-        of = (0, None) if problems else (n, word)
-        count = 0 if flipped is None else _count_flips(flipped, model, *of, problems)
-    if flipped is None:
-        raise TypeError("unusable flips without an error")
+        is_length = isinstance(source, str) or not inputs.array_of(source).ndim
+        read = _of_length if is_length else partial(as_inputs, one=True)
+        words = read(model, source, problems)
+        model, selection, measure, engine = request.validated(model, words, problems)
+        n = words.shape[1]
+        if not problems:
+            needed = n * TOKEN_BYTES + selection.number() * FLIP_BYTES * selection.kind.row
+            check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
+    flips = selection.kind
+    # Of symbols that are named nobody knows which stand in an input of a length.
+    of_alphabet = isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple)
+    count = selection.number(own=not is_length or (of_alphabet and flips.groups is None))
     with numerics(model.dtype):
-        model, shape, _ = traced_model(model, n, what)
+        model, shape, _ = traced_model(model, n, measure)
         # An unknown threshold costs as much as any other.
-        what = what.prepared(lambda: np.zeros((1, int(np.prod(shape)))), model.outputs, eps=0.0)
-        on = platform or compiled_for()
-        options = of_process(model, options, flipped, what, n, counts=False)
-        return choose(model, options, flipped, what, n, count=count, platform=on)
+        measure = measure.prepared(lambda: np.zeros((1, int(np.prod(shape)))), model.outputs, eps=0.0)
+        engine = of_process(model, engine, flips, measure, n, counts=False)
+        return choose(model, engine, flips, measure, n, count=count, platform=platform)
 
 
 def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
@@ -157,12 +137,9 @@ def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
 
     Nothing of the model is run. Call it within `numerics(model.dtype)`.
     """
-    n, config = run.n, run.model.config
-    if remaining * n <= _SURELY_SHORT:
+    if (n := run.n) * remaining <= _SURELY_SHORT:
         return
-    expected = 0.0 if config is None else n * config.width * _ROW_NUMBER
-    if expected <= _PATIENCE:  # tracing so long an input would already take long
-        expected = run.seconds_of(run.inputs, remaining)
+    expected = run.seconds_of(run.inputs, remaining)
     if expected > _PATIENCE:
         warnings.warn(
             f"n = {n}: measuring {remaining} flips will take about {duration(expected)} or more, by what it computes; "
@@ -172,17 +149,10 @@ def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
         )
 
 
-def _count_flips(
-    flips: Flips, model: Model, n: int, tokens: Int[np.ndarray, " n"] | None, problems: Problems
-) -> int:
-    """Returns the number of flips of an input of length n, or at most that without `tokens`. Adds their errors."""
-    special = set(model.special)
-    ordinary = next(symbol for symbol in range(len(special) + 1) if symbol not in special)
-    word = np.full((1, n) if n else (0, 0), ordinary, np.int32) if tokens is None else tokens[None]
-    selection = select(flips, model, word, problems)
-    if problems:
-        return 0
-    needed = n * TOKEN_BYTES + selection.number() * FLIP_BYTES * flips.row
-    check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
-    alphabet = isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple) and flips.groups is None
-    return selection.number(own=tokens is not None or alphabet)
+def _of_length(model: Model, n: Any, problems: Problems) -> Int[np.ndarray, "1 n"]:
+    """Returns an input of length n in place of the one that is not known; (0, 0) after an error."""
+    n = inputs.length(n, problems)
+    if n and check_fits("n", n, n * TOKEN_BYTES, "an input of this length", _SHORTER, problems):
+        model.check_length(n, problems)
+    ordinary = np.setdiff1d(np.arange(len(model.special) + 1), model.special)[0]
+    return np.full((1, n) if n and not problems else (0, 0), ordinary, np.int32)

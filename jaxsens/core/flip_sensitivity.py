@@ -3,54 +3,47 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import signal
 import warnings
 from collections.abc import Callable
 from typing import Any, Literal, TypedDict, Unpack, overload
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 
 from jaxsens.core.base import inputs, stopping
-from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, PrecisionWarning, check_fits, collecting
+from jaxsens.core.base.errors import (
+    FLIP_BYTES,
+    TOKEN_BYTES,
+    PrecisionWarning,
+    check_fits,
+    collecting,
+)
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.core.base.programs import as_arrays, numerics, versions
-from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.checks.check import (
-    check_alone,
-    check_calls,
-    check_finite,
-    traced_model,
-    warn_of_no_change,
-)
-from jaxsens.core.checks.functions import unflipped_value
-from jaxsens.core.checks.indices import check_flips
+from jaxsens.core.checks import check, functions, indices
 from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
+from jaxsens.core.engines.request import Request, Valid
 from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.explain import warn_if_long
+from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
-from jaxsens.core.flips.selection import Selection, default_flips, select
 from jaxsens.core.measures import Measure
-from jaxsens.core.models.adapters import Model, as_model, checked_input
-from jaxsens.core.models.texts import encoded, pieces_of, with_token
+from jaxsens.core.models.adapters import as_inputs, as_model
+from jaxsens.core.models.texts import encoded, pieces_of
 from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.progress import PROGRESS, progress_of
 from jaxsens.core.placement.run import Finished, Measuring, Progress
+from jaxsens.core.results import rounding
 from jaxsens.core.results.interrupted import MeasurementInterrupted, check_texts, each_text
 from jaxsens.core.results.measured import MeasuredFlips, Provenance
-from jaxsens.core.results.request import name_of, requested
+from jaxsens.core.results.request import RequestRecord, name_of, requested
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.results.resuming import Remaining
-from jaxsens.core.results.rounding import (
-    beyond_precision,
-    forward_pass,
-    rounding_of,
-    unresolved_scores,
-    warn_if_unresolved,
-)
 
 
 class CallOptions(TypedDict, total=False):
@@ -146,163 +139,164 @@ def flip_sensitivity(
     """
     texts, tokens = tokens, encoded(model, tokens)
     adapted, partial = as_model(model), flips.partial if isinstance(flips, Remaining) else None
+    request = Request(flips if partial is None else partial.asked.flips, measure, engine, readout)
     with collecting("flip_sensitivity") as problems:
-        default = default_flips(adapted) if partial is None else partial.asked.flips
-        kind = read(Flips, flips, problems) if flips is not None and partial is None else default
-        what, how = read(Measure, measure, problems), read(AskedEngine, engine, problems)
         where = checked_placement(placement, problems, adapted.mesh)
         inputs.progress(progress, 2, PROGRESS, problems)
         if tokens is not texts and isinstance(texts, list | tuple):
-            check_texts(tokens, adapted, kind, readout, problems)
+            check_texts(tokens, adapted, request, problems)
             options = CallOptions(readout=readout, engine=engine, placement=placement, progress=progress)
             return each_text(lambda text: flip_sensitivity(model, text, flips, measure, **options), texts)
-        batch, adapted = checked_input(adapted, tokens, readout, problems)
-        selection = None if kind is None else select(kind, adapted, batch, problems)
-    if selection is None:
-        raise TypeError("unusable flips without an error")
-    about = name_of(model), pieces_of(model, texts, batch)
-    call = _Call(with_token(model, what), how, where, progress, partial, *about)
-    with progress_of(progress) as report:
-        return _measured(adapted, selection, call, report)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Call:
-    """The arguments of a call, checked.
-
-    Attributes:
-        partial: the result that the call completes; None for a call of its own.
-        name: the model's name.
-        pieces: what stands for each symbol in a text; None if the model encodes none.
-    """
-
-    measure: Measure
-    engine: AskedEngine
-    placement: Placement
-    progress: Callable[[int, int], object] | bool | None
-    partial: MeasuredFlips | None
-    name: str | None
-    pieces: tuple[tuple[str, ...], ...] | None
-
-
-def _measured(model: Model, selection: Selection, call: _Call, report: Progress | None) -> FlipSensitivity:
-    """Returns the result on inputs of one length: the model is checked, an engine chosen, flips listed and measured."""
-    tokens, kind, partial, placement = selection.tokens, selection.kind, call.partial, call.placement
-    count, n = _check_size(model, selection, call.engine), tokens.shape[1]
-    with numerics(model.dtype):
-        eps = float(np.finfo(model.dtype).eps)
-        measure = call.measure.prepared(lambda: _outputs(model, tokens), model.outputs, eps)
-        engine = call.engine
-        if placement.group is None:  # several processes may have begun with other calls
-            before = None if partial is None else partial.asked.engine
-            engine = of_process(model, engine, kind, measure, n, before)
-        model, shape, dtype = traced_model(model, tokens[0], measure, kind.longer)
-        run = choose(model, engine, kind, measure, n, len(tokens), count=count)
-        if call.progress is None or call.progress is True:  # else the caller follows, or wants nothing of it
-            warn_if_long(run, count - (0 if partial is None else len(partial)), stacklevel=4)
-        check_calls(model, tokens, shape, kind.longer)
-        flips = selection.flips()
-        request = requested(model, tokens, flips, (kind, measure, engine), (shape, dtype))
-        placement.agree((tokens.shape, tokens.tobytes(), request, partial is None))
-        nothing, origin = np.full(len(flips), np.nan), Provenance(dtype, versions(), call.name)
-        names = model.names_of(tokens, flips.symbols)
-        measured = nothing, nothing, flips, tokens, request, run.choice, origin
-        empty = FlipSensitivity(*measured, names=names, pieces=call.pieces)
-        result = _Measurement(run, engine, empty, placement, partial).result(report)
-    if engine.exact:
-        warn_if_unresolved(result, stacklevel=4)
-    return result
-
-
-def _outputs(model: Model, tokens: np.ndarray) -> np.ndarray:
-    """Returns the outputs on the inputs, a row for each."""
-    outputs = [compiled_output(model.apply, model.parameters, word) for word in tokens]
-    return np.asarray(outputs, np.float64)
+        words = as_inputs(adapted, tokens, problems)
+        valid = request.validated(adapted, words, problems)
+    about = name_of(model), pieces_of(model, texts, words)
+    with progress_of(progress) as report, numerics(adapted.dtype):
+        return _measured(valid, (where, partial, *about), report, progress is None or progress is True)
 
 
 @dataclasses.dataclass
-class _Measurement:
-    """A measurement of all flips, or of those that `partial` lacks: what runs, and the result without values."""
+class _Call:
+    """What a call measures, and how far it is.
+
+    Attributes:
+        run: what runs.
+        engine: the options of its engine.
+        output: the shape and the dtype of the model's output.
+        tokens: the inputs.
+        flips: all flips.
+        partial: the result that it completes; None for a call of its own.
+        name: the model's name.
+        pieces: what stands for each symbol in a text; None if the model encodes none.
+        finished: the values so far.
+        unflipped: the outputs that are measured of the first input, when they are known.
+    """
 
     run: PlannedRun
     engine: AskedEngine
-    empty: FlipSensitivity
+    output: tuple[check.Shape, str]
+    tokens: Int[np.ndarray, "batch n"]
+    flips: FlipTable
     placement: Placement
     partial: MeasuredFlips | None
+    name: str | None
+    pieces: tuple[tuple[str, ...], ...] | None
     finished: Finished = dataclasses.field(default_factory=Finished)
+    unflipped: np.ndarray | None = None
 
-    def __post_init__(self) -> None:
-        every = np.arange(len(self.empty))
-        self.flips = every if self.partial is None else Remaining(self.partial).of(self.empty)
+    @functools.cached_property
+    def request(self) -> RequestRecord:
+        """What is recorded of the request. It holds digests, which take longer than a short input."""
+        options = self.run.kind, self.run.engine.measure, self.engine
+        return requested(self.run.model, self.tokens, self.flips, options, self.output)
 
-    def result(self, report: Progress | None) -> FlipSensitivity:
-        """Runs the engine.
+    @property
+    def empty(self) -> FlipSensitivity:
+        """The result without values."""
+        nothing, measure, scale = np.full(len(self.flips), np.nan), self.run.engine.measure, None
+        if self.unflipped is not None and measure.unflipped is not None:
+            scale = functions.unflipped_value(measure, self.unflipped)
+        origin = Provenance(self.output[1], versions(), self.name, scale)
+        measured = nothing, nothing, self.flips, self.tokens, self.request, self.run.choice, origin
+        names = self.run.model.names_of(self.tokens, self.flips.symbols)
+        return FlipSensitivity(*measured, names=names, pieces=self.pieces)
 
-        Raises:
-            MeasurementInterrupted: on Ctrl-C, with the finished flips.
-        """
-        try:
-            with stopping.noting(signal.SIGINT):
-                return self._checked(self._values(report))
-        except MeasurementInterrupted:
-            raise
-        except KeyboardInterrupt as stop:
-            done = self.finished.done
-            # Never all flips: when all are measured they are not yet checked, and nobody must take them for whole.
-            done[-1:] &= not done.all()
-            raise MeasurementInterrupted(self._part(done), getattr(stop, "signal", signal.SIGINT)) from None
+    @functools.cached_property
+    def remaining(self) -> Int[np.ndarray, " remaining"]:
+        """The numbers of the flips to measure."""
+        return np.arange(len(self.flips)) if self.partial is None else Remaining(self.partial).of(self.empty)
 
-    def _values(self, report: Progress | None) -> FlipSensitivity:
-        model, empty, engine, placement = self.run.model, self.empty, self.run.engine, self.placement
-        tokens, flips, n, rounding = empty.tokens, empty.flips, self.run.n, None
-        if self.engine.exact:
-            estimate, parameters = None, as_arrays(model.parameters)
-            engine, rounding = rounding_of(engine, model, tokens, flips, parameters, placement)
-        else:
-            estimate = self.engine.estimate(model, engine.measure, n, placement.budget)
-            parameters = estimate.first
-        passed = forward_pass(model, tokens, engine, parameters, placement)
-        message = beyond_precision(model, n) or unresolved_scores(model, n, passed, engine.widens)
-        if message is not None:
-            warnings.warn(message, PrecisionWarning, stacklevel=6)
-        check_flips(model, tokens, flips, empty.asked.flips.longer)
-        if engine.measure.unflipped is not None:
-            first = passed.output if engine.outputs is None else passed.output[list(engine.outputs)]
-            scale = unflipped_value(engine.measure, first)
-            self.empty = empty = dataclasses.replace(empty, run=dataclasses.replace(empty.run, scale=scale))
-        if estimate is not None:
-            return estimate.result(empty, placement, report, passed.first)
-        some = flips.part(self.flips)
-        work = engine, parameters, tokens, some.inputs, some.positions, some.symbols
-        Measuring(*work, placement, report, rounding, self.finished, passed.first).numbers()
-        return self._part(np.ones(len(some), bool))
-
-    def _part(self, done: Bool[np.ndarray, " flips"]) -> FlipSensitivity:
+    def part(self, done: Bool[np.ndarray, " flips"]) -> FlipSensitivity:
         """Returns the result on the flips that are done."""
         chosen, (values, resolution) = np.flatnonzero(done), self.finished.values[done].reshape(-1, 2).T
         return dataclasses.replace(
             self.empty,
-            values=values if self.empty.measure.signed else np.abs(values),
+            values=values if self.run.engine.measure.signed else np.abs(values),
             resolution=resolution,
-            flips=self.empty.flips.part(self.flips[chosen]),
-            engine=self.empty.engine.after(self.finished.fallbacks, len(self.empty)),
+            flips=self.flips.part(self.remaining[chosen]),
+            engine=self.run.choice.after(self.finished.fallbacks, len(self.flips)),
         )
 
-    def _checked(self, result: FlipSensitivity) -> FlipSensitivity:
-        """Rejects a model that was measured wrongly in batches, and warns if nothing changed at all.
 
-        A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
-        """
-        model, partial = self.run.model, self.partial
-        if result.estimated is not None:
-            return result
-        check_finite(result.values, result.positions, result.measure)
-        arguments = result.tokens, result.flips, result.asked.flips.longer
-        moved = check_alone(model, *arguments, result.values, self.run.engine)
-        changed = np.any(result.values) or (partial is not None and np.any(partial.values))
-        if model.config is None and len(result) and not changed:
-            warn_of_no_change(len(result), result.measure, moved, stacklevel=7)
-        return result
+def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, warns: bool) -> FlipSensitivity:
+    """Returns the result: the model is checked, an engine chosen, flips are listed and measured.
+
+    Raises:
+        MeasurementInterrupted: on Ctrl-C, with the finished flips.
+    """
+    (model, selection, measure, engine), (placement, partial, *_) = valid, about
+    count, kind, tokens, n = _check_size(valid), selection.kind, selection.tokens, selection.tokens.shape[1]
+    output_of = functools.partial(compiled_output, model.apply, model.parameters)
+    eps = float(np.finfo(model.dtype).eps)
+    measure = measure.prepared(lambda: np.array([*map(output_of, tokens)], float), model.outputs, eps)
+    if placement.group is None:  # several processes may have begun with other calls
+        before = None if partial is None else partial.asked.engine
+        engine = of_process(model, engine, kind, measure, n, before)
+    model, shape, dtype = check.traced_model(model, tokens[0], measure, kind.longer)
+    run = choose(model, engine, kind, measure, n, len(tokens), count=count)
+    if warns:  # else the caller follows, or wants nothing of it
+        warn_if_long(run, count - (0 if partial is None else len(partial)), stacklevel=4)
+    check.check_calls(model, tokens, shape, kind.longer)
+    call = _Call(run, engine, (shape, dtype), tokens, selection.flips(), *about)
+    if measure.function is not None:
+        functions.checked_function(measure, *call.output)
+    if placement.group is not None:
+        placement.agree((tokens.shape, tokens.tobytes(), call.request, partial is None))
+    try:
+        with stopping.noting(signal.SIGINT):
+            result = _values(call, report)
+            if result.estimated is None:
+                _check(call, result)
+    except MeasurementInterrupted:
+        raise
+    except KeyboardInterrupt as stop:
+        done = call.finished.done
+        # Never all flips: when all are measured they are not yet checked, and nobody must take them for whole.
+        done[-1:] &= not done.all()
+        raise MeasurementInterrupted(call.part(done), getattr(stop, "signal", signal.SIGINT)) from None
+    if engine.exact:
+        rounding.warn_if_unresolved(result, stacklevel=4)
+    return result
+
+
+def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
+    """Returns the values of flips, exact or estimated."""
+    run, flips, placement = call.run, call.flips, call.placement
+    model, engine, tokens, bound = run.model, run.engine, call.tokens, None
+    if call.engine.exact:
+        estimate, parameters = None, as_arrays(model.parameters)
+        engine, bound = rounding.rounding_of(engine, model, tokens, flips, parameters, placement)
+    else:
+        estimate = call.engine.estimate(model, engine.measure, run.n, placement.budget)
+        parameters = estimate.first
+    passed = rounding.forward_pass(model, tokens, engine, parameters, placement)
+    message = rounding.beyond_precision(model, run.n) or rounding.unresolved_scores(
+        model, run.n, passed, engine.widens
+    )
+    if message is not None:
+        warnings.warn(message, PrecisionWarning, stacklevel=5)
+    indices.check_flips(model, tokens, flips, run.kind.longer)
+    call.unflipped = passed.output if engine.outputs is None else passed.output[list(engine.outputs)]
+    if engine.measure.function is not None:
+        functions.unflipped_value(engine.measure, call.unflipped)
+    if estimate is not None:
+        return estimate.result(call.empty, placement, report, passed.first)
+    some = flips.part(call.remaining)
+    work = engine, parameters, tokens, some.inputs, some.positions, some.symbols
+    Measuring(*work, placement, report, bound, call.finished, passed.first).numbers()
+    return call.part(np.ones(len(some), bool))
+
+
+def _check(call: _Call, result: FlipSensitivity) -> None:
+    """Rejects a model that was measured wrongly in batches, and warns if nothing changed at all.
+
+    A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
+    """
+    model, arguments = call.run.model, (call.tokens, result.flips, call.run.kind.longer)
+    check.check_finite(result.values, result.positions, result.measure)
+    moved = check.check_alone(model, *arguments, result.values, call.run.engine)
+    changed = np.any(result.values) or (call.partial is not None and np.any(call.partial.values))
+    if model.config is None and len(result) and not changed:
+        check.warn_of_no_change(len(result), result.measure, moved, stacklevel=6)
 
 
 _PREPARED_BYTES = 160
@@ -310,12 +304,13 @@ _PREPARED_BYTES = 160
 of positions: 163 to 230 were measured at one layer."""
 
 
-def _check_size(model: Model, selection: Selection, engine: AskedEngine) -> int:
+def _check_size(valid: Valid) -> int:
     """Returns the number of flips, after rejecting more than fit in this machine's memory, before they are listed.
 
     Raises:
         InputError: with the bytes that the flips take.
     """
+    model, selection, _, engine = valid
     tokens, counted = selection.tokens, selection.number()
     table = counted * FLIP_BYTES * selection.kind.row
     needed = table + tokens.size * TOKEN_BYTES
@@ -325,8 +320,7 @@ def _check_size(model: Model, selection: Selection, engine: AskedEngine) -> int:
         of_auto = isinstance(engine, Auto) and model.config.dtype == "float32"
         if of_auto or isinstance(engine, Difference):
             needed += tokens.shape[1] * model.config.width * _PREPARED_BYTES
+    what, remedy = f"a measurement of {counted} flips", FEWER_FLIPS if 2 * table > needed else SHORTER
     with collecting("flip_sensitivity") as problems:
-        what = f"a measurement of {counted} flips"
-        remedy = FEWER_FLIPS if 2 * table > needed else SHORTER
         check_fits("tokens", f"shape {tokens.shape}", needed, what, remedy, problems)
     return counted

@@ -18,9 +18,9 @@ from jaxsens.core.base.errors import InputError, Problem, Problems, collecting
 from jaxsens.core.base.files import try_writing_to
 from jaxsens.core.base.inputs import plain_numbers
 from jaxsens.core.base.program_cache import programs_kept
-from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import is_path, naming_arguments, read_fields, typed_arguments
 from jaxsens.core.engines.options import AskedEngine, Auto
+from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement, checked_placement
@@ -221,14 +221,14 @@ def _listed(values: Any) -> Any:
 
 
 def _measurement(flips: Any, measure: Any, engine: Any, problems: Problems) -> Measurement:
-    what, how = read(Measure, measure, problems), read(AskedEngine, engine, problems)
-    flipped = Substitute() if flips is None else read(Flips, flips, problems)
+    asked = Request(flips, measure, engine).read(problems)
+    what: Measure | None = asked.measure
     if what is not None and not what.portable:
         remedy = (
             "the files of a sweep hold no function: let the model compute it, or loop over flip_sensitivity"
         )
         problems.add("measure", what, remedy)
-    return Measurement(flipped or Substitute(), what or L2(), how or Auto())
+    return Measurement(asked.flips or Substitute(), what or L2(), asked.engine or Auto())
 
 
 def _variants(

@@ -93,7 +93,7 @@ def first_order_engine(model: Model, asked: EstimateOptions, measure: Measure) -
         why = "it forms plain scores, which lose the digits that centred scores keep"
     if why is not None:
         raise EngineRefusal(f'engine = "{NAME}": it cannot serve this model: {why}; use engine="vmap"')
-    readout = model.row_read
+    readout = model.readout
     if readout is None:
         raise EngineRefusal(f'engine = "{NAME}": readout = None; give the row that is read')
     if str(readout).startswith(LAST_OTHER):

@@ -17,9 +17,9 @@ from rich.table import Table
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.files import atomic_path, write_text
 from jaxsens.core.base.programs import numerics
+from jaxsens.core.engines.request import Request
 from jaxsens.core.flip_sensitivity import flip_sensitivity
-from jaxsens.core.flips.selection import default_flips, select
-from jaxsens.core.models.adapters import Model, as_model, checked_input
+from jaxsens.core.models.adapters import Model, as_inputs, as_model
 from jaxsens.core.models.texts import pieces_of
 from jaxsens.core.results.pictures.view import ResultView
 from jaxsens.core.results.request import fingerprint
@@ -55,15 +55,13 @@ def check_flips(
 ) -> None:
     """Adds an error for each text of which nothing is flipped, and those of what is to be flipped."""
     subject = as_model(model)
-    flips = arguments.get("flips") or default_flips(subject)
+    request = Request(**{name: arguments[name] for name in vars(Request()) if name in arguments})
     for n in sorted({len(word) for word in words}):
         own, of_length = Problems(), [k for k, word in enumerate(words) if len(word) == n]
         given = [words[k] for k in of_length]
-        tokens, reading = checked_input(subject, given, arguments.get("readout", "auto"), own)
-        selection = select(flips.drawing(None), reading, tokens, own)
-        each = selection.candidates.counts.sum(axis=1)
+        _, selection, *_ = request.validated(subject, as_inputs(subject, given, own), own)
         for row, k in enumerate(of_length if not own else ()):
-            if not each[row]:
+            if not selection.candidates.counts[row].any():
                 why = "nothing to flip beside special, unknown and read symbols; remove it"
                 problems.note("--texts", f"line {texts[k].line}: text = {texts[k].text!r}: {why}")
         problems.include(own)

@@ -16,9 +16,9 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
 from jaxsens.core.placement.placement import Placement
@@ -119,19 +119,16 @@ class Client:
         """
         until = time.monotonic() + self._timeout
         with collecting("flip_sensitivity") as problems:
-            asked: dict[str, Any] = {
-                "flips": None if flips is None else read(Flips, flips, problems),
-                "measure": read(Measure, measure, problems),
-                "engine": read(AskedEngine, engine, problems),
-            }
-            if asked["measure"] is not None and not asked["measure"].portable:
-                problems.add("measure", asked["measure"], "a Python function cannot be sent to a service")
+            request = Request(flips, measure, engine, readout).read(problems)
+            if request.measure is not None and not request.measure.portable:
+                problems.add("measure", request.measure, "a Python function cannot be sent to a service")
             if placement is not None and placement.mesh is not None:
                 problems.add("placement", placement, "devices are the service's: leave the mesh out")
             inputs.progress(progress, 2, PROGRESS, problems)
         given = Placement() if placement is None else placement
         place = PlacementTable(given.batch_size, given.memory_budget)
-        question = Question(model, tokens, **asked, placement=place, readout=readout, output=output).table()
+        options = {**vars(request), "placement": place, "output": output}
+        question = Question(model, tokens, **options).table()
         with collecting("flip_sensitivity") as problems:
             for name, value in question.items():
                 try:

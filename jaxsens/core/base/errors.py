@@ -276,8 +276,7 @@ def collecting(subject: str) -> Iterator[Problems]:
     """Collects problems within a `with` block and raises them together at its end."""
     problems = Problems(subject)
     yield problems
-    if problems:
-        raise InputError(*problems, subject=subject)
+    problems.raise_if_any()
 
 
 # Work that cannot fit in this machine's memory. Estimates are lower bounds: rejected work could not have run. Accepted

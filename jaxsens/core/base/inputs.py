@@ -7,19 +7,6 @@ as numbers; True and False are not.
 For an unusable argument the functions return a stand-in (0, or an empty array or mapping), so that later arguments are
 still checked and all errors are raised together. A length of 0 means "unknown": nothing is checked against it. Call
 `problems.raise_if_any()` before using any of the values.
-
->>> problems = Problems("worst_input")
->>> n = length(np.int64(4), problems)
->>> fixed({4: 0}, n, vocabulary=3, problems=problems)
-{}
->>> seed(-1, problems)
-0
->>> problems.raise_if_any()
-Traceback (most recent call last):
-...
-jaxsens.core.base.errors.InputError: worst_input: 2 errors
-  - fixed = {4: 0}: positions from 0 to 3
-  - seed = -1: a whole number of at least 0
 """
 
 from __future__ import annotations
@@ -147,20 +134,19 @@ def is_unicode(text: str) -> bool:
     return not re.search("[\ud800-\udfff]", text)
 
 
-def count(name: str, value: Any, problems: Problems, least: int = 0, most: float = LARGEST_COUNT) -> int:
-    """A whole number of at least `least` and at most `most`."""
+def count(
+    name: str, value: Any, problems: Problems, least: int = 0, most: float = LARGEST_COUNT, end: str = ""
+) -> int:
+    """A whole number of at least `least` and at most `most`. `end` says what else is accepted."""
     if is_integer(value) and least <= int(value) <= most:
         return int(value)
-    problems.add(name, value, count_wanted(value, least, most))
+    problems.add(name, value, count_wanted(value, least, most) + end)
     return 0
 
 
 def optional_count(name: str, value: Any, problems: Problems, least: int = 1) -> int | None:
     """A whole number of at least `least`, or None."""
-    if value is not None and not (is_count(value, least) and int(value) <= LARGEST_COUNT):
-        problems.add(name, value, f"{count_wanted(value, least)}, or None")
-        return None
-    return None if value is None else int(value)
+    return None if value is None else count(name, value, problems, least, end=", or None")
 
 
 def count_wanted(value: object, least: int, most: float = LARGEST_COUNT) -> str:
@@ -311,14 +297,9 @@ def _instead_of(value: Any, ids: np.ndarray | None, one: bool, function: str) ->
         return value, UNMASKED
     if isinstance(value, Mapping) and "input_ids" in value:
         return type(value).__name__, 'its ids: tokens["input_ids"]'
-    if not isinstance(value, str | list | tuple) and array.size and isinstance(array.flat[0], str):
-        texts = f"{type(value).__name__} of texts"
-        return texts, "a list of texts, tokens.tolist(), for a model that encodes text; otherwise ids"
-    if ids is None and array.dtype.kind in "US":
-        return (
-            value,
-            "ids, not text: such as [int(symbol) for symbol in word], or the input_ids of a tokenizer",
-        )
+    if array.size and isinstance(array.flat[0], str):
+        remedy = "ids, not text, as [int(symbol) for symbol in word]; a model that encodes text takes one, or a list"
+        return value, remedy
     if ids is None and array.dtype == object:
         rows = [whole_numbers(row) for row in value] if isinstance(value, list | tuple) and not one else []
         if rows and all(row is not None and row.ndim == 1 for row in rows):
@@ -440,30 +421,6 @@ def outputs(value: Any, size: int | None, problems: Problems) -> tuple[int, ...]
         problems.add("outputs", value, f"each coordinate once; {twice} is there {times.max()} times")
         return None
     return tuple(array.tolist())
-
-
-def readout(value: object, own: int | str | None, n: int, problems: Problems) -> bool:
-    """Returns whether a readout ("last", "mean", a 0-based position, None, or "auto") is usable; if not, adds an error.
-
-    `own` is the readout that the model declares, or "auto" if it declares none.
-    """
-    if is_integer(value):
-        place = int(value)
-        if place < 0:
-            instead = '"last"' if place == -1 else f"n - {-place}"
-            problems.add("readout", place, f"positions count from the front, from 0: give {instead}")
-            return False
-        if n and place >= n:
-            problems.add("readout", place, f"a position from 0 to {n - 1}")
-            return False
-    elif value is not None and not (isinstance(value, str) and value in ("auto", "last", "mean")):
-        problems.add("readout", value, 'a 0-based position, "last", "mean", None, or "auto"')
-        return False
-    if value != "auto" and own not in ("auto", value):
-        remedy = "for another, use config.replace(readout=...)"
-        problems.add("readout", value, f"this model's config sets its readout to {own!r}; {remedy}")
-        return False
-    return True
 
 
 def config_readout(name: str, value: Any, problems: Problems, by_symbol: bool = False) -> int | str:

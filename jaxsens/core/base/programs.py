@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial, wraps
 from importlib.metadata import version
 from types import MethodType
-from typing import Any, Generic, TypeVar, TypeVarTuple
+from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
 
 import jax
 import jax.numpy as jnp
@@ -449,8 +449,7 @@ def _weakly(argument: Any, mortal: list[Any]) -> Hashable:
     """Returns a key that is equal for equal arguments and holds no function; adds the objects that it refers to.
 
     These are all that are equal to themselves alone: functions, objects of classes without equality, and JAX's arrays,
-    which do not change. The engines and adapters of jaxsens, which hold functions, are taken apart; configs, which
-    programs are asked for by again and again (`lasting`), once.
+    which do not change. Objects of jaxsens, which may hold functions, are taken apart once: they keep their keys.
     """
     kind = type(argument)
     if isinstance(argument, jax.Array):
@@ -465,20 +464,25 @@ def _weakly(argument: Any, mortal: list[Any]) -> Hashable:
         return tuple(_weakly(one, mortal) for one in argument)
     if not (kind.__module__.startswith("jaxsens.") and is_dataclass(kind)):
         return argument
-    apart = partial(_apart, argument)
-    key, functions = (
-        _keys.get(id(argument), [argument], apart) if getattr(kind, "lasting", False) else apart()
-    )
-    mortal.extend(one() for one in functions)
-    return key
+    known: _Key | None = vars(argument).get(_KEY)
+    if known is None:
+        mine: list[Any] = []
+        values = (getattr(argument, one.name) for one in fields(argument) if one.compare)
+        known = _Key((kind, *(_weakly(one, mine) for one in values)), mine)
+        if kind.__dataclass_params__.frozen:  # pyright: ignore[reportAttributeAccessIssue]
+            vars(argument)[_KEY] = known
+    mortal.extend(known.mortal)
+    return known.key
 
 
-def _apart(argument: Any) -> tuple[Hashable, list[Any]]:
-    mortal: list[Any] = []
-    values = (getattr(argument, one.name) for one in fields(argument) if one.compare)
-    key = type(argument), *(_weakly(one, mortal) for one in values)
-    return key, [*map(weakref.ref, mortal)]
+class _Key(NamedTuple):
+    """What stands for an object in the keys of programs, and what that refers to. An object keeps its own."""
+
+    key: Hashable
+    mortal: list[Any]
+
+    def __reduce__(self) -> tuple[Any, ...]:  # copies make their own: references cannot be pickled
+        return type(None), ()
 
 
-_keys: _Results[tuple[Hashable, list[Any]]] = _Results()
-"""The keys of configs, as long as they live."""
+_KEY = "_key_of_programs"

@@ -68,7 +68,7 @@ def refusal(model: Model) -> str | None:
     layered = model.layered
     if layered is None:
         return "its attention is not visible"
-    if model.row_read is None:
+    if model.readout is None:
         return "readout = None: the incremental engine needs the row that is read"
     if not layered.layers:
         return "the incremental engine needs a layer"
@@ -81,7 +81,7 @@ def incremental_engine(
     model: Model, measure: Measure, outputs: tuple[int, ...] | None
 ) -> IncrementalEngine | None:
     """Returns the engine for a model, or None if it does not support it."""
-    layered, readout = model.layered, model.row_read
+    layered, readout = model.layered, model.readout
     if layered is None or readout is None or refusal(model) is not None:
         return None
     return IncrementalEngine(measure, outputs, model.apply, layered, readout)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.registry import Kinds, Option, kind_of
@@ -19,18 +19,6 @@ TIERS = (1, 8, 64, 1000)
 MANY_CALLS = TIERS[-1]
 """The calls that share their programs where nobody counts them: of a service, a search, and of a model that this
 process measures again."""
-
-
-class Estimate(Protocol):
-    """What an engine that estimates does with inputs of one length, before the first of them."""
-
-    @property
-    def first(self) -> Any:
-        """The parameters of the engine's first block, with which the model is checked."""
-
-    def result(self, whole: Any, devices: Any, progress: Any, ready: Any) -> Any:
-        """Returns the `FlipSensitivity` of a `whole` that has no values. `ready` is the first input as the engine
-        prepares it, devices are a `Placement`."""
 
 
 class AskedEngine(Option, abc.ABC):
@@ -69,8 +57,12 @@ class AskedEngine(Option, abc.ABC):
         del model, measure
         raise no_rule("flip_sensitivity", "engine", type(self).__name__, AskedEngine.kinds)
 
-    def estimate(self, model: Any, measure: Measure, n: int, budget: int) -> Estimate:
-        """Returns what an engine that is not `exact` does with inputs of length n, within a memory budget."""
+    def estimate(self, model: Any, measure: Measure, n: int, budget: int) -> Any:
+        """Returns what an engine that is not `exact` does with inputs of length n, within a memory budget.
+
+        Its `first` are the parameters of its first block. Its `result(whole, placement, progress, ready)` returns the
+        `FlipSensitivity` of a `whole` without values; `ready` is the first input as the engine prepares it.
+        """
         del model, measure, n, budget
         raise no_rule("estimates", "engine", type(self).__name__)
 

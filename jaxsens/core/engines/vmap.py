@@ -114,7 +114,7 @@ class VmapEngine(SubtractingEngine):
         units = 0.0 if is_whole(output) else HALF_UNIT
         sizes = jnp.abs(as_vector(output))
         bound = units * jnp.finfo(sizes.dtype).eps * sizes
-        if self.nudges and not self._replaces:
+        if self.nudges and self.rewrite is not replaced:
             bound = self._moved(output, lambda moved: moved._output(parameters, tokens))
         return PreparedPass(tokens, output, bound, scores)
 
@@ -125,7 +125,8 @@ class VmapEngine(SubtractingEngine):
         """As `Engine.measured`, from both outputs: decisions and functions are those of the outputs themselves."""
         old, new = prepared.output, self._flipped(parameters, prepared, block)
         changes, error = self._changed_to(new, prepared)
-        if self.nudges and self._replaces:  # the input too, as a flip to its own symbol: in one program
+        # The input too, as a flip to its own symbol: in one program.
+        if self.nudges and self.rewrite is replaced:
             own = zip(block, (0, prepared.tokens[0]), strict=True)
             table = FlipBlock(*(jnp.concatenate([part, jnp.full_like(part[:1], one)]) for part, one in own))
             both = jnp.concatenate([new, old[None]])
@@ -174,10 +175,6 @@ class VmapEngine(SubtractingEngine):
         tokens, symbols = prepared.tokens, block.symbols.astype(prepared.tokens.dtype)
         words = jax.vmap(self.rewrite, in_axes=(None, 0, 0))(tokens, block.places, symbols)
         return jax.vmap(lambda word: self._output(parameters, word))(words)
-
-    @property
-    def _replaces(self) -> bool:
-        return self.rewrite is replaced
 
     def _moved(self, output: Array, run: Callable[[VmapEngine], Array]) -> Float[Array, "*shape"]:
         """Returns how far each output moves at most if the model's roundings are moved at random."""
@@ -273,17 +270,14 @@ def _innermost(apply: Any) -> Any:
     return getattr(apply, "apply", apply)
 
 
+_output_vector = compiled(static=1)(output_vector)
+
+
 def compiled_output(
     apply: Callable[[Any, Any], Any], parameters: Any, tokens: Any
 ) -> Float[np.ndarray, " outputs"]:
     """Returns `output_vector`, compiled once for each model and length."""
-    parameters = as_arrays(parameters)
-    return np.asarray(_compiled_output(apply, parameters, jnp.asarray(tokens)))
-
-
-@compiled(static=1)
-def _compiled_output(apply: Callable[[Any, Any], Any], parameters: Any, tokens: Array) -> Array:
-    return output_vector(apply, parameters, tokens)
+    return np.asarray(_output_vector(apply, as_arrays(parameters), jnp.asarray(tokens)))
 
 
 def _sizes(program: Any) -> tuple[float, int]:

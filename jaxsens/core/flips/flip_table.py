@@ -136,6 +136,7 @@ class Candidates:
         first: where the list of each place of each input begins in `keys`.
         own: where the row in it that would leave the word as it is stands in `keys`; -1 if there is none.
         counts: the number of flips of each place of each input.
+        alphabet: the symbols that flips may insert, sorted; -1 for a deletion.
     """
 
     positions: Int[np.ndarray, "places k"]
@@ -144,6 +145,7 @@ class Candidates:
     first: Int[np.ndarray, "batch places"]
     own: Int[np.ndarray, "batch places"]
     counts: Int[np.ndarray, "batch places"]
+    alphabet: tuple[int, ...]
 
     @classmethod
     def of(
@@ -182,8 +184,10 @@ class Candidates:
         has_own = (np.append(keys, -1)[own] == own_key) & (not with_own)
         shape = len(tokens), len(positions)
         counts = np.diff(first)[number] - has_own
-        columns = first[number], np.where(has_own, own, -1), counts
-        return cls(positions, rows, keys, *(column.reshape(shape) for column in columns))
+        columns = (column.reshape(shape) for column in (first[number], np.where(has_own, own, -1), counts))
+        inserts = np.isin(np.arange(len(lists.counts)), which)
+        alphabet = np.unique(lists.symbols[np.repeat(inserts, lists.counts)]).tolist()
+        return cls(positions, rows, keys, *columns, alphabet=tuple(alphabet))
 
     def table(self, sample: int | None = None, seed: int = 0) -> FlipTable:
         """Returns the flips, or a uniform sample of so many without replacement. Cost and memory are those of the
@@ -200,7 +204,7 @@ class Candidates:
         at_key += (own[cell] >= 0) & (at_key >= own[cell])
         inputs, place = np.divmod(cell, len(self.positions))
         symbols = self.rows[self.keys[at_key] % len(self.rows)]
-        return FlipTable(inputs, self.positions[place], symbols, self.counts.sum(axis=1))
+        return FlipTable(inputs, self.positions[place], symbols, self.counts.sum(axis=1), self.alphabet)
 
 
 def _padded(groups: Sequence[tuple[int, ...]]) -> Int[np.ndarray, "groups k"]:

@@ -5,22 +5,31 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeAlias, cast
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems, collecting
-from jaxsens.core.base.inputs import is_count, whole_numbers
 from jaxsens.core.base.registry import Option, Seed, kind_of, read
-from jaxsens.core.base.strict import OptionalPositive, Positive, checked_by
-from jaxsens.core.flips.positions import checked_positions
+from jaxsens.core.base.strict import OptionalPositive, Positive
+from jaxsens.core.flips.fields import (
+    Groups,
+    Ids,
+    OptionalGroups,
+    OptionalId,
+    Positions,
+    PositionSymbols,
+    Symbols,
+)
+from jaxsens.core.flips.flip_table import DELETED, Lists
+from jaxsens.core.flips.nearest import nearest_symbols
 
 if TYPE_CHECKING:
     from jaxtyping import Array
 
-Groups = tuple[tuple[int, ...], ...]
+    from jaxsens.core.models.adapters import Model
 
 Rewrite: TypeAlias = Callable[[Any, Any, Any], Any]
 """What a flip does to a word (n,), from the positions (k,) and the symbols (k,) of its row. It is a static argument of
@@ -63,117 +72,14 @@ class Inserted:
         return jnp.where(inserted, symbols[0], own)
 
 
-def _symbols(name: str, value: Any, problems: Problems) -> Any:
-    """An alphabet's size, ids, or a mapping of positions to ids; a mapping becomes pairs, sorted by position."""
-    if value is None:
-        return None
-    if is_count(value):
-        return _alphabet(name, int(value), problems)
-    if isinstance(value, Mapping):
-        return _by_position(name, value, problems)
-    if _is_pairs(value):
-        return _by_position(name, dict(value), problems)
-    array = whole_numbers(value)
-    if array is None or array.ndim != 1 or not array.size:
-        problems.add(
-            name,
-            value,
-            "the number of symbols, a sequence of symbol ids, or a mapping of positions to such sequences",
-        )
-        return None
-    return tuple(sorted(set(inputs.symbols(array, None, problems, name=name).tolist())))
+class Insertable(NamedTuple):
+    """What may be inserted: lists of symbols, and the number of each place's (one number for all, or (batch, n))."""
+
+    lists: Lists
+    rows: Any
 
 
-def _alphabet(name: str, size: int, problems: Problems) -> int | None:
-    if size < 2:
-        problems.add(
-            name, size, f"an alphabet has at least 2 symbols; to insert this one alone, give [{size}]"
-        )
-    elif size > inputs.LARGEST_ID:
-        problems.add(name, size, f"at most {inputs.LARGEST_ID}: models read ids as 32-bit integers")
-    else:
-        return size
-    return None
-
-
-def _is_pairs(value: Any) -> bool:
-    """Whether the value is the form that mappings have in this object: a tuple of (position, tuple of ids)."""
-    return (
-        isinstance(value, list | tuple)
-        and len(value) > 0
-        and all(
-            isinstance(one, list | tuple)
-            and len(one) == 2
-            and is_count(one[0])
-            and isinstance(one[1], list | tuple)
-            for one in value
-        )
-    )
-
-
-def _by_position(name: str, value: Mapping[Any, Any], problems: Problems) -> Any:
-    """The lists by position, in their order: groups insert the j-th of each together. A file has its keys as texts."""
-    if not value:
-        problems.add(name, dict(value), "at least one position")
-    lists: dict[int, tuple[int, ...]] = {}
-    for key, ids in value.items():
-        position = int(key) if isinstance(key, str) and key.isdecimal() else key
-        if not is_count(position):
-            problems.add(f"{name}: position", key, "0-based positions")
-        elif inputs.symbols(ids, None, problems, name=f"{name}[{key}]").size:
-            lists[int(position)] = tuple(cast(Any, whole_numbers(ids)).tolist())
-    return tuple(sorted(lists.items()))
-
-
-def _ids(name: str, value: Any, problems: Problems) -> tuple[int, ...] | None:
-    if value is None:
-        return None
-    return tuple(sorted(set(inputs.symbols(value, None, problems, name=name).tolist())))
-
-
-def _groups(name: str, value: Any, problems: Problems) -> Groups | None:
-    """Groups of positions, each sorted, sorted by their first."""
-    if value is None:
-        return None
-    remedy = "sequences of 0-based positions, each position in one of them: [(3, 4, 5), (9,)]"
-    try:
-        arrays = [whole_numbers(group) for group in value]
-    except TypeError:
-        arrays = [None]
-    if not arrays or any(group is None or group.ndim != 1 or not group.size for group in arrays):
-        problems.add(name, value, remedy)
-        return None
-    groups = [tuple(sorted(group.tolist())) for group in arrays if group is not None]
-    every = [position for group in groups for position in group]
-    if min(every) < 0:
-        problems.add(f"{name}: position", min(every), "0-based positions")
-        return None
-    if len(set(every)) < len(every):
-        twice = next(position for position in every if every.count(position) > 1)
-        problems.add(f"{name}: position", twice, "each position in one group, and once")
-        return None
-    return tuple(sorted(groups))
-
-
-def _pairs(name: str, value: Any, problems: Problems) -> Any:
-    pairs = whole_numbers(value)
-    if pairs is None or pairs.ndim != 2 or pairs.shape[1] != 2 or not len(pairs):
-        problems.add(name, value, "pairs of a 0-based position and a symbol id: [(3, 17), (5, 2)]")
-        return ()
-    if pairs[:, 0].min() < 0:
-        problems.add(f"{name}: position", int(pairs[:, 0].min()), "0-based positions")
-    inputs.check_ids(f"{name}: symbol", pairs[:, 1], None, problems)
-    return tuple(sorted({(int(position), int(symbol)) for position, symbol in pairs}))
-
-
-# What a user may give; the objects hold tuples.
-Symbols = Annotated[int | Sequence[int] | np.ndarray | Mapping[int, Any] | None, checked_by(_symbols)]
-Ids = Annotated[Sequence[int] | np.ndarray | None, checked_by(_ids)]
-OptionalId = Annotated[int | None, checked_by(inputs.optional_count, least=0)]
-Positions = Annotated[Sequence[int | float | str] | np.ndarray | None, checked_by(checked_positions)]
-OptionalGroups = Annotated[Sequence[Sequence[int]] | None, checked_by(_groups)]
-PositionSymbols = Annotated[Sequence[tuple[int, int]] | np.ndarray, checked_by(_pairs)]
-
+_NOTHING = Insertable(Lists.of([[]]), 0)
 
 CHOSEN = "to symbols chosen for each of them"
 """By what positions are flipped, in words, where that differs from one to the next."""
@@ -185,6 +91,9 @@ class Flips(Option, abc.ABC):
     Every kind but `Pairs` has these fields besides its own; `groups` are of `Substitute`, `Neighbours` and `Mask`.
 
     Attributes:
+        rewrite: what a flip does to a word.
+        does: the same in words, unless it replaces one symbol.
+        longer: by how many symbols a flip makes a word longer; -1 for a deletion.
         positions: 0-based positions to flip, or entries for every length (`jaxsens.core.flips.positions`). By default
             all except the position that is read, which reaches the output through the skip connection and changes it
             by O(1) in every model, and positions with special symbols, of models that have some.
@@ -197,6 +106,9 @@ class Flips(Option, abc.ABC):
     argument: ClassVar[str] = "flips"
     example: ClassVar[str] = "jaxsens.Neighbours(8)"
     kinds: ClassVar[dict[str, type[Any]]] = {}
+    rewrite: ClassVar[Any] = staticmethod(replaced)
+    does: ClassVar[str] = "replace the symbols of a group"
+    longer: ClassVar[Any] = 0
     groups: Any = None
     positions: Any
     sample: Any
@@ -232,16 +144,6 @@ class Flips(Option, abc.ABC):
         return None
 
     @property
-    def rewrite(self) -> Rewrite:
-        """What a flip does to a word."""
-        return replaced
-
-    @property
-    def does(self) -> str:
-        """What a flip does, in words."""
-        return "replace a symbol" if self.groups is None else "replace the symbols of a group"
-
-    @property
     def plain(self) -> bool:
         """Whether each flip replaces one symbol, which every engine measures."""
         return self.rewrite is replaced and self.groups is None
@@ -252,19 +154,24 @@ class Flips(Option, abc.ABC):
         return max(map(len, self.groups or ((0,),)))
 
     @property
-    def longer(self) -> int:
-        """By how many symbols a flip makes a word longer; -1 for a deletion."""
-        return 0
-
-    @property
     def copies(self) -> int:
         """The number of copies of a symbol that are inserted; 0 where a flip inserts nothing."""
         return max(self.longer, 0)
 
-    @property
-    def listed(self) -> bool:
-        """Whether the positions are given, and all flips there are measured."""
-        return self.positions is not None and self.sample is None
+    @abc.abstractmethod
+    def insertable(self, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Insertable:
+        """Returns what may be inserted in inputs of a model; adds the errors of what it does not have."""
+
+    def excluded(self, model: Model, tokens: Int[np.ndarray, "batch n"]) -> Bool[np.ndarray, "batch n"]:
+        """Returns the places that are not flipped wherever positions are: special symbols, unless positions are named,
+        and symbols beyond the alphabet, such as the end symbol, unless symbols or positions are."""
+        special = model.special if self.positions is None else ()
+        size = None if self.positions is not None and self.sample is None else self._size(model)
+        return np.isin(tokens, special) | (False if size is None else tokens >= size)
+
+    def _size(self, model: Model) -> int | None:
+        """Returns the size of the alphabet whose symbols are flipped; None for all symbols."""
+        return model.alphabet_size
 
     def description(self, inserted: str) -> str:
         """Returns by what each position is flipped, in words; `inserted` are all symbols that are inserted anywhere."""
@@ -314,11 +221,17 @@ class Substitute(Flips):
             return dict(cast(Any, self.symbols))
         return None
 
-    @property
-    def named(self) -> tuple[int, ...] | None:
-        """The ids that are inserted everywhere, if they are named; otherwise None."""
-        listed = isinstance(self.symbols, tuple) and self.by_position is None
-        return cast(tuple[int, ...], self.symbols) if listed else None
+    def insertable(self, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Insertable:
+        lists = self.by_position
+        if lists is not None:
+            return _of_positions(lists, "flips[{}]", model, tokens, problems)
+        ids = self.symbols if isinstance(self.symbols, tuple) else None
+        size = self.symbols if isinstance(self.symbols, int) else None
+        return _of_alphabet(ids, size, model, problems)
+
+    def _size(self, model: Model) -> int | None:
+        size = model.alphabet_size if self.symbols is None else self.symbols
+        return size if isinstance(size, int) else None
 
     def _check(self, problems: Problems) -> None:
         super()._check(problems)
@@ -379,6 +292,23 @@ class Neighbours(Flips):
     seed: Seed = dataclasses.field(default=0, kw_only=True)
     groups: OptionalGroups = dataclasses.field(default=None, kw_only=True)
 
+    def insertable(self, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Insertable:
+        if model.embeddings is None:
+            remedy = "the model does not show its embeddings; give symbols, or {position: symbols}"
+            problems.add("flips", self, remedy)
+        if model.embeddings is None or problems:  # before the work of finding them
+            return _NOTHING
+        table = model.embeddings()
+        size = len(table) if model.alphabet_size is None else min(len(table), model.alphabet_size)
+        allowed = np.delete(np.arange(size), [one for one in model.reserved if one < size])
+        if self.k >= len(allowed):
+            remedy = f"k of at most {len(allowed) - 1}: {len(allowed)} symbols may be inserted"
+            problems.add("flips", self, remedy)
+            return _NOTHING
+        different, rows = np.unique(tokens, return_inverse=True)
+        nearest = nearest_symbols(table, different, self.k, allowed)
+        return Insertable(Lists.of([*nearest]), rows.reshape(tokens.shape))
+
     def description(self, inserted: str) -> str:
         return super().description(f"the {self.k} symbols most like its own")
 
@@ -401,6 +331,15 @@ class Mask(Flips):
     seed: Seed = dataclasses.field(default=0, kw_only=True)
     groups: OptionalGroups = dataclasses.field(default=None, kw_only=True)
 
+    def insertable(self, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Insertable:
+        symbol = model.mask if self.symbol is None else self.symbol
+        if symbol is None:
+            remedy = "the model does not say which symbol is its mask; give its id: jaxsens.Mask(103)"
+            problems.add("flips", self, remedy)
+            return _NOTHING
+        inputs.check_ids("flips: mask", np.array([symbol]), model.vocabulary_size, problems)
+        return Insertable(Lists.of([[symbol]]), 0)
+
 
 @kind_of(Flips, "delete")
 class Delete(Flips):
@@ -414,21 +353,15 @@ class Delete(Flips):
         positions, sample, seed: as for every kind (`Flips`).
     """
 
+    rewrite: ClassVar[Rewrite] = staticmethod(deleted)
+    does: ClassVar[str] = "delete a position"
+    longer: ClassVar[int] = -1
     positions: Positions = dataclasses.field(default=None, kw_only=True)
     sample: OptionalPositive = dataclasses.field(default=None, kw_only=True)
     seed: Seed = dataclasses.field(default=0, kw_only=True)
 
-    @property
-    def rewrite(self) -> Rewrite:
-        return deleted
-
-    @property
-    def does(self) -> str:
-        return "delete a position"
-
-    @property
-    def longer(self) -> int:
-        return -1
+    def insertable(self, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Insertable:
+        return Insertable(Lists.of([[DELETED]]), 0)
 
     def description(self, inserted: str) -> str:
         return "each deleted"
@@ -452,22 +385,25 @@ class Insert(Flips):
         positions, sample, seed: as for every kind (`Flips`).
     """
 
+    rewrite: ClassVar[Rewrite] = Inserted()
+    does: ClassVar[str] = "insert a symbol"
+    longer: ClassVar[int] = 1
     symbols: Ids = None
     positions: Positions = dataclasses.field(default=None, kw_only=True)
     sample: OptionalPositive = dataclasses.field(default=None, kw_only=True)
     seed: Seed = dataclasses.field(default=0, kw_only=True)
 
-    @property
-    def rewrite(self) -> Rewrite:
-        return Inserted()
+    def insertable(self, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Insertable:
+        if self.symbols is None and model.alphabet_size is None:
+            remedy = "the model does not say which symbols there are; give them: jaxsens.Insert([0, 1])"
+            problems.add("flips", self, remedy)
+            return _NOTHING
+        return _of_alphabet(cast(Any, self.symbols), model.alphabet_size, model, problems)
 
-    @property
-    def does(self) -> str:
-        return "insert a symbol"
-
-    @property
-    def longer(self) -> int:
-        return 1
+    def excluded(self, model: Model, tokens: Int[np.ndarray, "batch n"]) -> Bool[np.ndarray, "batch n"]:
+        """The special symbols at the beginning, unless positions are named: a flip leaves the symbol as it is."""
+        special = model.special if self.positions is None else ()
+        return np.logical_and.accumulate(np.isin(tokens, special), axis=1)
 
     def description(self, inserted: str) -> str:
         return f"each with one of {inserted} inserted before it"
@@ -490,22 +426,25 @@ class Repeat(Flips):
         positions, sample, seed: as for every kind (`Flips`).
     """
 
+    does: ClassVar[str] = "insert a symbol"
     times: Positive = 1
     positions: Positions = dataclasses.field(default=None, kw_only=True)
     sample: OptionalPositive = dataclasses.field(default=None, kw_only=True)
     seed: Seed = dataclasses.field(default=0, kw_only=True)
 
     @property
-    def rewrite(self) -> Rewrite:
+    def rewrite(self) -> Rewrite:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Insertion of the copies."""
         return Inserted(self.times)
 
     @property
-    def does(self) -> str:
-        return "insert a symbol"
-
-    @property
-    def longer(self) -> int:
+    def longer(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """The number of the copies."""
         return self.times
+
+    def insertable(self, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Insertable:
+        own, rows = np.unique(tokens, return_inverse=True)
+        return Insertable(Lists.of([[one] for one in own]), rows.reshape(tokens.shape))
 
     def description(self, inserted: str) -> str:
         return f"each repeated {self.times} time{'s' if self.times != 1 else ''}"
@@ -538,11 +477,51 @@ class Pairs(Flips):
             lists[position] = (*lists.get(position, ()), symbol)
         return lists
 
+    def insertable(self, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Insertable:
+        for position, symbol in self.flips:
+            same = np.flatnonzero(tokens[:, position] == symbol) if position < tokens.shape[1] else ()
+            for k in same[:1]:
+                remedy = f"input {k} has this symbol there already; leave the flip out"
+                problems.add("flips", (position, symbol), remedy)
+        return _of_positions(self.by_position, "flips.symbol", model, tokens, problems)
+
     def _written(self) -> dict[str, Any]:
         return {**super()._written(), "flips": list(self.flips)}
 
     def description(self, inserted: str) -> str:
         return CHOSEN
+
+
+def _of_alphabet(
+    ids: tuple[int, ...] | None, size: int | None, model: Model, problems: Problems
+) -> Insertable:
+    """Returns that some ids are inserted everywhere, or the symbols of an alphabet of a size, None for the model's, but
+    those that the model reserves."""
+    if ids is not None:
+        inputs.check_ids("flips.symbols", np.array(ids), model.vocabulary_size, problems)
+        return Insertable(Lists.of([ids]), 0)
+    alphabet = inputs.alphabet(size, model.alphabet_size, problems)
+    return Insertable(Lists.of([alphabet[~np.isin(alphabet, model.reserved)]]), 0)
+
+
+def _of_positions(
+    lists: Mapping[int, tuple[int, ...]],
+    name: str,
+    model: Model,
+    tokens: Int[np.ndarray, "batch n"],
+    problems: Problems,
+) -> Insertable:
+    """Returns what is inserted at each position, and nothing at the others. `name` is that of a position's symbols, for
+    messages."""
+    n, rows = tokens.shape[1], np.full(tokens.shape, -1)
+    for number, (position, symbols) in enumerate(lists.items()):
+        if n and position >= n:
+            problems.add(("flips", "position"), position, f"positions from 0 to {n - 1}")
+            continue
+        inputs.check_ids(name.format(position), np.array(symbols), model.vocabulary_size, problems)
+        if tokens.size:
+            rows[:, position] = number
+    return Insertable(Lists.of([*lists.values()]), rows)
 
 
 def read_substitution(value: Any, default: Flips, problems: Problems) -> Any:
@@ -579,10 +558,11 @@ def alphabet_of(
     if not plain or flips.settings().keys() - {"symbols"}:
         problems.add("flips", flips, "symbols alone, such as flips=2: all positions of a word are flipped")
         return np.zeros(0, int)
-    if flips.named is None:
+    if not isinstance(flips.symbols, tuple):
         candidates = inputs.alphabet(cast(int | None, flips.symbols), own, problems)
         return candidates[~np.isin(candidates, np.asarray(reserved, int))]
-    inputs.check_ids("flips: symbols", np.array(flips.named), vocabulary, problems)
-    if len(flips.named) < least:
+    symbols = np.array(flips.symbols)
+    inputs.check_ids("flips: symbols", symbols, vocabulary, problems)
+    if len(symbols) < least:
         problems.add("flips", flips, "at least two symbols: one symbol makes only one word")
-    return np.array(flips.named)
+    return symbols

@@ -7,17 +7,17 @@ with the same architecture does not compile again, and weights are arguments, no
 from __future__ import annotations
 
 import dataclasses
+import operator
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.interpreters.partial_eval import dce_jaxpr
 from jax.sharding import Mesh
 from jaxtyping import Int
 
@@ -63,6 +63,7 @@ class Model:
         mask: the symbol that stands for an unknown one; None if the model has none, or does not say.
         unread: symbols that no input may have, and why.
         embeddings: returns the rows of the symbols' embeddings (symbols, width), without positions; None if unknown.
+        output_of: returns the number and the name of an output, of either; None if outputs have no names.
         token_names: returns how to write each of some symbols, as a list of strings; None if only numbers are known.
         torch: the model if PyTorch runs it, outside JAX; otherwise None.
     """
@@ -84,6 +85,7 @@ class Model:
     mask: int | None = None
     unread: Mapping[int, str] = field(default_factory=dict)
     embeddings: Callable[[], np.ndarray] | None = None
+    output_of: Callable[[int | str], tuple[int, str]] | None = None
     token_names: Callable[[Sequence[int]], list[str]] | None = None
     torch: TorchModel | None = None
 
@@ -117,25 +119,35 @@ class Model:
             return n - 1
         return None if self.readout == "mean" or self.readout is None else int(self.readout)
 
-    @property
-    def row_read(self) -> int | str | None:
-        """The row that a model whose attention is visible reads: "last", a position, or "mean"; None if unspecified."""
-        return self.readout if self.config is None else self.config.readout
+    def reading(self, readout: Any, n: int, problems: Problems) -> Model:
+        """Returns the model with another readout: "last", "mean", a 0-based position, or None; "auto" keeps its own.
 
-    def reading(self, readout: int | str | None) -> Model:
-        """Returns the model with another readout; "auto" keeps its own."""
+        Adds an error for any other, and for one that the model, or an input of length n, does not have.
+        """
         own = isinstance(readout, str) and readout == "auto"
-        if self.given_layers is not None:
-            if readout is None:
-                raise InputError.of(
-                    "readout", None, 'this model returns rows; give "last", a position or "mean"'
-                )
-            model, parameters = self.given_layers, self.parameters
-            apply = LayeredApply(model, plain_numbers(model.readout if own else readout))
-            return dataclasses.replace(
-                self, readout=apply.readout, apply=apply, call=lambda tokens: apply(parameters, tokens)
+        place = int(readout) if inputs.is_integer(readout) else None
+        named = readout is None or (isinstance(readout, str) and readout in ("auto", "last", "mean"))
+        if place is None and not named:
+            problems.add("readout", readout, 'a 0-based position, "last", "mean", None, or "auto"')
+        elif place is not None and place < 0:
+            instead = '"last"' if place == -1 else f"n - {-place}"
+            problems.add("readout", place, f"positions count from the front, from 0: give {instead}")
+        elif place is not None and n and place >= n:
+            problems.add("readout", place, f"a position from 0 to {n - 1}")
+        elif not own and self.given_layers is None and self.readout not in ("auto", readout):
+            remedy = "for another, use config.replace(readout=...)"
+            problems.add(
+                "readout", readout, f"this model's config sets its readout to {self.readout!r}; {remedy}"
             )
-        return self if own else dataclasses.replace(self, readout=plain_numbers(readout))
+        elif self.given_layers is not None and readout is None:
+            problems.add("readout", None, 'this model returns rows; give "last", a position or "mean"')
+        elif not own:
+            changed: dict[str, Any] = {"readout": plain_numbers(readout)}
+            if self.given_layers is not None:
+                apply = LayeredApply(self.given_layers, changed["readout"])
+                changed |= {"apply": apply, "call": partial(apply, self.parameters)}
+            return dataclasses.replace(self, **changed)
+        return self
 
     def names_of(self, *symbols: Int[np.ndarray, "*shape"]) -> dict[int, str] | None:
         """Returns how to write every symbol of these arrays; None for a model that knows numbers only."""
@@ -145,7 +157,7 @@ class Model:
         known = ids[ids >= 0].tolist()
         return dict(zip(known, self.token_names(known), strict=True))
 
-    @property
+    @cached_property
     def dtype(self) -> str:
         """ "float64" if any parameter is float64, otherwise "float32": the setting that the arithmetic needs.
 
@@ -155,11 +167,8 @@ class Model:
             return "float64"
         if self.torch is not None:
             return self.torch.dtype
-        return "float64" if self._has_float64 else "float32"
-
-    @cached_property
-    def _has_float64(self) -> bool:
-        return any(getattr(leaf, "dtype", None) == np.float64 for leaf in jax.tree.leaves(self.parameters))
+        wide = any(getattr(leaf, "dtype", None) == np.float64 for leaf in jax.tree.leaves(self.parameters))
+        return "float64" if wide else "float32"
 
 
 @dataclass(frozen=True)
@@ -321,10 +330,10 @@ def as_model(model: Any) -> Model:
     return _from_callable(model)
 
 
-def checked_input(
-    model: Model, tokens: Any, readout: Any, problems: Problems, *, one: bool = False
-) -> tuple[Int[np.ndarray, "batch n"], Model]:
-    """Returns the inputs, and the model with the readout asked for; adds the errors of both.
+def as_inputs(
+    model: Model, tokens: Any, problems: Problems, *, one: bool = False
+) -> Int[np.ndarray, "batch n"]:
+    """Returns the inputs, after adding the errors of those that the model cannot read; (0, 0) if there are none.
 
     With `one`, the tokens are those of a single input.
     """
@@ -337,9 +346,7 @@ def checked_input(
     model.check_readable("tokens", words, problems)
     if n:
         model.check_length(n, problems)
-    if inputs.readout(readout, model.readout, n, problems):
-        model = model.reading(readout)
-    return words, model
+    return words
 
 
 def _from_nnx(nnx: Any, model: Any) -> Model:
@@ -373,8 +380,7 @@ def _from_nnx(nnx: Any, model: Any) -> Model:
         output = copy(tokens)
         if not judged and not all(map(np.array_equal, before, drawn())):
             # Rates may be low, and two outputs alike by chance; numbers that are drawn and not used change nothing.
-            random = _reads_streams(nnx, graph, state, tokens)
-            if random and not all(np.array_equal(output, copy(tokens)) for _ in range(16)):
+            if not all(np.array_equal(output, copy(tokens)) for _ in range(16)):
                 raise InputError(RANDOM_OUTPUT)
             judged.append(True)
         return output
@@ -387,13 +393,6 @@ def _from_nnx(nnx: Any, model: Any) -> Model:
         vocabulary_size=getattr(config, "vocabulary_size", None),
         readout=getattr(config, "readout", "auto"),
     )
-
-
-def _reads_streams(nnx: Any, graph: Any, state: Any, tokens: Any) -> bool:
-    """Returns whether a module's output depends on its random streams, by its program."""
-    streams, rest = nnx.split_state(state, nnx.RngState, ...)
-    program = jax.make_jaxpr(lambda own: NnxApply(graph)(nnx.merge_state(own, rest), tokens))(streams)
-    return any(dce_jaxpr(program.jaxpr, [True] * len(program.out_avals))[1])
 
 
 def _from_linen(module: Any, variables: Any) -> Model:
@@ -428,9 +427,10 @@ def _from_layered(model: Layered, parameters: Any) -> Model:
     return Model(
         apply,
         parameters,
-        call=lambda tokens: apply(parameters, tokens),
+        call=partial(apply, parameters),
         alphabet_size=model.alphabet_size,
         vocabulary_size=model.vocabulary_size,
+        readout=apply.readout,
         given_layers=model,
     )
 
@@ -445,6 +445,7 @@ def _from_layered_model(model: LayeredModel) -> Model:
         mask=model.mask,
         unread=model.unread,
         embeddings=table if type(model).embeddings is not LayeredModel.embeddings else None,
+        output_of=getattr(model, "output_of", None),
         token_names=names if type(model).tokens is not LayeredModel.tokens else None,
     )
 
@@ -458,13 +459,9 @@ def _from_callable(model: Any) -> Model:
     """A callable pytree (an Equinox module, a `jax.tree_util.Partial`), or any other callable, which is a single leaf:
     the pair of a call and the callable."""
     arrays, structure, fixed = _taken_apart(model)
-    apply = PairApply(_called, structure, fixed)
+    apply = PairApply(cast(Any, operator.call), structure, fixed)
     _check_hashable(apply, type(model).__name__)
     return Model(apply, arrays, call=model)
-
-
-def _called(model: Callable[[Any], Any], tokens: Any) -> Any:
-    return model(tokens)
 
 
 def _taken_apart(tree: Any) -> tuple[list[Any], Hashable, tuple[Any, ...]]:

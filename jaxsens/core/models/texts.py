@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.core.measures import Measure
 from jaxsens.core.models.transformer.layered import LayeredModel
 
 
@@ -33,8 +32,3 @@ def pieces_of(
         return None
     rows = [given] if isinstance(given, str) else given if isinstance(given[0], str) else words.tolist()
     return tuple(tuple(pieces(row)) for row in rows)
-
-
-def with_token(model: Any, measure: Measure) -> Measure:
-    """Returns the measure with the number and the name of its token, or of its label."""
-    return measure.resolved(getattr(model, "output_of", None) if isinstance(model, LayeredModel) else None)

@@ -125,17 +125,17 @@ def global_mesh() -> Mesh:
     return Mesh(np.array(jax.devices()), ("flips",), axis_types=(AxisType.Auto,))
 
 
+_HERE = Placement()
+
+
 def checked_placement(value: Any, problems: Problems, mesh: Mesh | None = None) -> Placement:
     """Returns the argument `placement`, or the default one; adds an error for anything else, and for another mesh than
     that over which a model's parameters are split."""
-    if value is None or (isinstance(value, Placement) and value.mesh is None):
-        return replace(value or Placement(), mesh=mesh)
+    value = _HERE if value is None else value
     if not isinstance(value, Placement):
         problems.add("placement", value, "jaxsens.Placement(mesh, batch_size=64), or None")
-    elif mesh is not None and automatic(value.devices) == mesh:
-        return replace(value, mesh=mesh)
-    elif mesh is not None:
-        problems.add(
-            "placement.mesh", value.mesh, f"the model's parameters are split over {mesh}; give that mesh"
-        )
-    return value if isinstance(value, Placement) else Placement()
+        return _HERE
+    if mesh is not None and value.mesh is not None and automatic(value.mesh) != mesh:
+        remedy = f"the model's parameters are split over {mesh}; give that mesh"
+        problems.add("placement.mesh", value.mesh, remedy)
+    return value if mesh is None else replace(value, mesh=mesh)

@@ -33,8 +33,12 @@ from jaxsens.core.placement.program import bytes_of, is_single, spec_on
 _SYMBOLS = 2**14
 """The symbols of the inputs that are prepared by one call, at most: between two calls, Ctrl-C is heard."""
 
-_TOGETHER = 2**13
-"""The symbols that an accelerator prepares at the same time: what it computes on the way may be large."""
+_TOGETHER, _IN_CACHE = 2**13, 2**11
+"""The symbols that are run at the same time: by an accelerator, where what is computed on the way may be large, and by
+a CPU, where more leave the cache of a core."""
+
+_MANY = 16
+"""The words from which on a CPU runs several at the same time. Fewer have the values that each has alone."""
 
 _SHARE = 0.25
 """The share of the memory budget that prepared inputs may take."""
@@ -139,29 +143,33 @@ def _prepared(engine: Engine, parameters: Any, tokens: Any, count: Any) -> tuple
         output = engine.output(parameters, prepared)
         return prepared, output, engine.sizes(prepared), engine.resolves(prepared)
 
-    room, n = tokens.shape
+    return of_first(one, (tokens,), count)
+
+
+def of_first(one: Callable[..., Any], words: tuple[Array, ...], count: Any) -> Any:
+    """Returns the trees that a function makes of each of the first `count` words (room, n), and of what else there is
+    for each, with an axis in front. Those of other words are of no use. The room is a power of two."""
+    room, n = words[0].shape
     if room == 1:
-        return jax.tree.map(lambda leaf: leaf[None], one(tokens[0]))
-    # One after the other in a core's cache; an accelerator needs many at a time.
-    together = 1 if compiled_for().threads else min(room, 1 << (max(1, _TOGETHER // n).bit_length() - 1))
+        return jax.tree.map(lambda leaf: leaf[None], one(*(array[0] for array in words)))
+    symbols = _TOGETHER
+    if compiled_for().threads:
+        symbols = _IN_CACHE if room >= _MANY else 1
+    together = min(room, 1 << (max(1, symbols // n).bit_length() - 1))
     if together == 1:
-        return of_first(one, (tokens,), count)
-    groups = tokens.reshape(room // together, together, n)
-    outputs = of_first(jax.vmap(one), (groups,), (count + together - 1) // together)
-    return jax.tree.map(lambda leaf: leaf.reshape(room, *leaf.shape[2:]), outputs)
-
-
-def of_first(one: Callable[..., Any], arrays: tuple[Array, ...], count: Any) -> Any:
-    """Returns the trees that a function makes of each of the first `count` entries of arrays, one after the other, with
-    an axis in front; those of the other entries are 0."""
-    kinds = jax.eval_shape(one, *(array[0] for array in arrays))
-    empty = jax.tree.map(lambda kind: jnp.zeros((len(arrays[0]), *kind.shape), kind.dtype), kinds)
+        some, groups = one, words
+    else:
+        some = jax.vmap(one)
+        groups = tuple(array.reshape(room // together, together, *array.shape[1:]) for array in words)
+    kinds = jax.eval_shape(some, *(group[0] for group in groups))
+    empty = jax.tree.map(lambda kind: jnp.zeros((room // together, *kind.shape), kind.dtype), kinds)
 
     def step(k: Array, results: Any) -> Any:
-        own = one(*(array[k] for array in arrays))
+        own = some(*(group[k] for group in groups))
         return jax.tree.map(lambda leaf, part: leaf.at[k].set(part), results, own)
 
-    return jax.lax.fori_loop(0, count, step, empty)
+    results = jax.lax.fori_loop(0, (count + together - 1) // together, step, empty)
+    return results if together == 1 else jax.tree.map(lambda x: x.reshape(room, *x.shape[2:]), results)
 
 
 _prepare = compiled(static=1)(_prepared)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.flips.flips import Flips
-from jaxsens.core.flips.selection import select
-from jaxsens.core.models.adapters import Model, checked_input
+from jaxsens.core.engines.request import Request
+from jaxsens.core.models.adapters import Model, as_inputs
 from jaxsens.core.results.result import FlipSensitivity
 
 
@@ -25,16 +24,15 @@ class MeasurementInterrupted(KeyboardInterrupt):
         self.partial, self.signal, self.finished = partial, number, [*finished]
 
 
-def check_texts(
-    texts: Sequence[Any], model: Model, flips: Flips | None, readout: Any, problems: Problems
-) -> None:
+def check_texts(texts: Sequence[Any], model: Model, request: Request, problems: Problems) -> None:
     """Rejects texts, given as ids, of which one cannot be measured, before the others are."""
-    for k, ids in enumerate(texts):
+    request = request.read(problems)
+    for k, ids in enumerate(texts if not problems else ()):
         own = Problems()
-        tokens, reading = checked_input(model, ids, readout, own, one=True)
-        if flips is not None and not own:
+        _, selection, *_ = request.validated(model, as_inputs(model, ids, own, one=True), own)
+        if not own:
             try:
-                select(flips.drawing(None), reading, tokens, own).flips()
+                selection.flips()
             except InputError as error:
                 own.include(error.problems)
         problems.include((one.renamed({"tokens": ()}) for one in own), ("tokens", k))

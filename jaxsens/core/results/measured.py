@@ -26,7 +26,7 @@ from jaxsens.core.base.sealed import encoded
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME, FlipTable
 from jaxsens.core.measures import Measure
-from jaxsens.core.results.request import Request
+from jaxsens.core.results.request import RequestRecord
 from jaxsens.core.results.statistics import Estimated
 
 COLUMNS = {
@@ -69,7 +69,7 @@ class MeasuredFlips:
     resolution: Float[np.ndarray, " flips"]
     flips: FlipTable
     tokens: Int[np.ndarray, "batch n"]
-    asked: Request
+    asked: RequestRecord
     engine: EngineChoice
     run: Provenance
     estimated: Estimated | None = None

@@ -105,7 +105,7 @@ def _from_file(base: Any) -> PlainValidator:
 
 
 @dataclass(frozen=True)
-class Request:
+class RequestRecord:
     """What a measurement was asked. The inputs are in its result.
 
     Attributes:
@@ -133,7 +133,7 @@ class Request:
         """SHA-256 of the program of the measure's function; None for another measure."""
         return self.measure.program
 
-    def of_input(self, k: int) -> Request:
+    def of_input(self, k: int) -> RequestRecord:
         """Returns the request for input k."""
         return dataclasses.replace(self, counts=self.counts[k : k + 1])
 
@@ -154,7 +154,7 @@ def requested(
     table: FlipTable,
     options: tuple[Flips, Measure, AskedEngine],
     output: tuple[tuple[int, ...], str],
-) -> Request:
+) -> RequestRecord:
     """Returns the request of a call, from its flips, measure and engine. `output` has the shape and dtype of the
     model's output.
 
@@ -164,7 +164,7 @@ def requested(
     (flips, measure, engine), weights = options, weights_of(model)
     if measure.function is not None:
         measure = measure.without_function(checked_function(measure, *output))
-    return Request(
+    return RequestRecord(
         flips=flips,
         measure=measure,
         engine=engine,

@@ -50,7 +50,13 @@ from jaxsens.core.models.adapters import Model, in_float64
 from jaxsens.core.models.transformer.layers import apply_operations
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.preparing import Ready, computed, inputs_at_once, of_first, prepared_on
+from jaxsens.core.placement.preparing import (
+    Ready,
+    computed,
+    inputs_at_once,
+    of_first,
+    prepared_on,
+)
 from jaxsens.core.placement.run import ErrorBounds
 
 if TYPE_CHECKING:
@@ -212,7 +218,7 @@ def rounding_of(
     nudging, affordable = replace(engine, nudges=True), CHEAP / (NUDGES * max(size.operations, 1.0))
     if len(flips) <= affordable:
         return nudging, None
-    sampled, together = replace(nudging, measure=L2()), max(1, int(affordable))
+    sampled, together = replace(nudging, measure=L2()), 1 << (max(1, int(affordable)).bit_length() - 1)
 
     @cache
     def largest() -> float:  # at a sample of the flips of all inputs
@@ -270,14 +276,12 @@ def output_rounding(model: Model, tokens: Int[np.ndarray, "inputs n"], flips: in
         program, of_passes, in_own_dtype = passes
         some = _spread(len(inputs), max(MOVED_INPUTS, int(SHARE_PASSED * each * len(inputs))))
         few = _spread(len(some), 0 if large and dtype == "float32" and not in_own_dtype else MOVED_INPUTS)
-        again = np.repeat(few, DRAWS)
-        draws = np.append(np.zeros(len(some), int), np.tile(np.arange(1, 1 + DRAWS), len(few)))
-        words, step = tokens[inputs[np.append(some, some[again])]], float(np.finfo(dtype).eps)
-        true, moved = np.split(_run(program, step, of_passes, words, draws), [len(some)])
+        words, step = tokens[inputs[some]], float(np.finfo(dtype).eps)
+        true, moved = _run(program, step, of_passes, words, few)
         off[some] = np.abs(outputs[some] - true)
         if exact and not np.any(off):
             return off
-        np.maximum.at(off, some[again], np.abs(moved - true[again]))
+        off[some[few]] = np.maximum(off[some[few]], np.max(np.abs(moved - true[few]), axis=0, initial=0))
         size = np.max(sizes, axis=1, initial=0)
         size[size == 0] = 1.0
         seen = np.max(off, axis=1, initial=0)
@@ -333,47 +337,54 @@ def _run(
     program: Callable[..., Array],
     step: float,
     dtype: str,
-    tokens: Int[np.ndarray, "passes n"],
-    draws: Int[np.ndarray, " passes"],
-) -> Float[np.ndarray, "passes outputs"]:
-    """Runs a program of words, draws (0 is the model, and the others its numbers moved), the rounding, and the number
-    of passes; on the host, if it is in float64."""
-    count, n = tokens.shape
-    room = room_for(count)
-    filled, drawn = np.zeros((room, n), np.int32), np.zeros(room, np.int32)
-    filled[:count], drawn[:count] = tokens, draws
+    words: Int[np.ndarray, "passes n"],
+    few: Int[np.ndarray, " moved"],
+) -> tuple[Float[np.ndarray, "passes outputs"], Float[np.ndarray, "draws moved outputs"]]:
+    """Returns what a program makes of words, and of some of them with its numbers moved, in `DRAWS` ways; on the host,
+    if it is in float64. It takes the words of each draw, 0 first, which moves nothing; the rounding; and their numbers.
+    """
+    rows = [np.resize(some, room_for(len(words))) for some in (np.arange(len(words)), few)]
+    filled = words[np.stack(rows)].astype(np.int32)
     with numerics(dtype), on_host() if dtype == "float64" else nullcontext():
-        outputs = program(filled, drawn, np.asarray(step, dtype), np.int32(count))
-        return np.asarray(outputs, np.float64)[:count]
+        outputs = program(filled, np.asarray(step, dtype), np.array([len(words), len(few)], np.int32))
+        outputs = np.asarray(outputs, np.float64)
+    return outputs[0, : len(words)], outputs[1:, : len(few)]
+
+
+def _of_draws(one: Callable[[Array], Callable[[Array], Array]], words: Array, counts: Array) -> Array:
+    """Returns the outputs (draws, words, outputs) of the pass that a function makes for each draw."""
+
+    def passes(draw: Array) -> Array:
+        k = jnp.minimum(draw, 1)
+        return of_first(one(draw), (words[k],), counts[k])
+
+    return jax.lax.map(passes, jnp.arange(1 + DRAWS))
 
 
 @compiled(static=1)
 def _outputs_of_transformer(
-    engine: VmapEngine, parameters: Any, tables: Any, tokens: Array, draws: Array, step: Array, count: Array
+    engine: VmapEngine, parameters: Any, tables: Any, words: Array, step: Array, counts: Array
 ) -> Array:
-    def one(word: Array, draw: Array) -> Array:
+    def one(draw: Array) -> Callable[[Array], Array]:
         own = jax.tree.map(lambda leaf: leaf[draw], tables)
         tabled = replace(_moved(parameters, draw, step), tables=own)
-        return engine.output(tabled, engine.prepare(tabled, word))
+        return lambda word: engine.output(tabled, engine.prepare(tabled, word))
 
-    return of_first(one, (tokens, draws), count)
+    return _of_draws(one, words, counts)
 
 
 @compiled(static=1)
-def _outputs_nudged(
-    apply: Any, parameters: Any, tokens: Array, draws: Array, step: Array, count: Array
-) -> Array:
+def _outputs_nudged(apply: Any, parameters: Any, words: Array, step: Array, counts: Array) -> Array:
     del step
     parameters = as_arrays(parameters)
 
     def run(word: Array) -> Array:
         return output_vector(apply, parameters, word)
 
-    def one(word: Array, draw: Array) -> Array:
-        moved = nudged(run, salts()[draw - 1])
-        return jax.lax.cond(draw == 0, run, moved, word)
+    def one(draw: Array) -> Callable[[Array], Array]:
+        return partial(jax.lax.cond, draw == 0, run, nudged(run, salts()[draw - 1]))
 
-    return of_first(one, (tokens, draws), count)
+    return _of_draws(one, words, counts)
 
 
 @cached
@@ -401,14 +412,14 @@ def _pass_of(
         return None
 
     def _outputs_wide(
-        consts: Sequence[Any], leaves: Sequence[Any], tokens: Array, draws: Array, step: Array, count: Array
+        consts: Sequence[Any], leaves: Sequence[Any], words: Array, step: Array, counts: Array
     ) -> Array:
-        def one(word: Array, draw: Array) -> Array:
+        def one(draw: Array) -> Callable[[Array], Array]:
             own, moved = _moved(list(consts), draw, step, narrow=True), _moved(list(leaves), draw, step)
             own = [part.astype(kind.dtype) for part, kind in zip(own, closed.consts, strict=True)]
-            return jaxpr_as_fun(closed.replace(consts=own))(*moved, word)[0]
+            return lambda word: jaxpr_as_fun(closed.replace(consts=own))(*moved, word)[0]
 
-        return of_first(one, (tokens, draws), count)
+        return _of_draws(one, words, counts)
 
     return closed.consts, jax.jit(_outputs_wide, compiler_options=SOONER)
 

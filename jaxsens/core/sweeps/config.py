@@ -41,7 +41,6 @@ from jaxsens.core.flips.selection import select
 from jaxsens.core.measures import MEDIAN
 from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.models.config_tables import read_config
-from jaxsens.core.models.texts import with_token
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.sweeps.beyond import check_estimates, sampled_variants
 from jaxsens.core.sweeps.inputs import (
@@ -467,7 +466,7 @@ def check_measure(
     model = functools.cache(lambda: as_model(build()))
     if measure.measure.settings() or measure.measure.least_outputs > 1:
         try:
-            with_token(None, measure.measure).check(output_size, model().outputs)
+            measure.measure.resolved(None).check(output_size, model().outputs)
         except InputError as error:
             note_each("measure", where, error.problems, problems)
     if measure.flips.drawing(None) != Substitute():

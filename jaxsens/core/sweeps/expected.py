@@ -9,6 +9,7 @@ from functools import cached_property
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import PLATFORMS, Platform, compiled_for
 from jaxsens.core.choose import PlannedRun, here
+from jaxsens.core.engines.request import Request
 from jaxsens.core.explain import planned_run
 from jaxsens.core.sweeps.points import Point
 from jaxsens.core.sweeps.tables import PointTable, SweepTable
@@ -59,15 +60,10 @@ class ExpectedPoints:
 def _expected(points: tuple[Point, ...], platform: Platform | None) -> ExpectedPoints:
     first = points[0]
     measure, inputs = first.measure, len(first.tokens())
-    run = planned_run(
-        first.model(),
-        first.n,
-        measure.flips_at(first.n).drawing(None),
-        measure.measure,
-        engine=measure.engine_at(first.n).shared_by(first.seeds),
-        platform=platform,
-    )
-    drawn, every = measure.flips_at(first.n).sample, run.flips * inputs
+    flips, engine = measure.flips_at(first.n), measure.engine_at(first.n).shared_by(first.seeds)
+    request = Request(flips.drawing(None), measure.measure, engine)
+    run = planned_run(first.model(), first.n, request, platform)
+    drawn, every = flips.sample, run.flips * inputs
     return ExpectedPoints(points, run, inputs, every if drawn is None else min(every, drawn))
 
 

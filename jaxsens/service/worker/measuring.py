@@ -19,11 +19,11 @@ from jaxsens.core.base.files import only_inside
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.options import MANY_CALLS
+from jaxsens.core.engines.request import Request
 from jaxsens.core.explain import planned_run
 from jaxsens.core.flip_sensitivity import flip_sensitivity
-from jaxsens.core.flips.selection import default_flips, select
-from jaxsens.core.models.adapters import as_model, checked_input
-from jaxsens.core.models.texts import encoded, with_token
+from jaxsens.core.models.adapters import as_inputs, as_model
+from jaxsens.core.models.texts import encoded
 from jaxsens.core.results.request import fingerprint
 from jaxsens.service.worker.models import ServedModels
 from jaxsens.service.worker.question import Question
@@ -55,17 +55,14 @@ class Desk:
         """
         model, weights = self.models.get(question.model, question.reads)
         subject = as_model(model)
-        with_token(model, question.measure)
+        asked = Request(question.flips, question.measure, question.engine, question.readout)
         with collecting("flip_sensitivity") as problems:
-            words, reading = checked_input(
-                subject, encoded(model, question.tokens), question.readout, problems
-            )
+            words = as_inputs(subject, encoded(model, question.tokens), problems)
             n = words.shape[1]
             if n > self._most_tokens:
                 limit = f"at most {self._most_tokens} here (--most-tokens); measure it with `jaxsens measure`"
                 problems.add("tokens", f"{n} symbols", limit)
-            asked = default_flips(subject) if question.flips is None else question.flips
-            selection = select(asked, reading, words, problems)
+            reading, selection, *_ = asked.validated(subject, words, problems)
         flips, run = selection.number(), self._plan(question, n)
         compiled = (question.shape(), n) in self._measured
         about = {"n": n, "inputs": len(words), "flips": flips, "bytes": run.memory}
@@ -84,15 +81,10 @@ class Desk:
         key = question.shape(), n
         if (run := self._plans.get(key)) is None:
             model, _ = self.models.get(question.model, question.reads)
-            asked = question.flips, question.measure
+            engine = question.engine.shared_by(MANY_CALLS)
+            request = Request(question.flips, question.measure, engine, question.readout)
             try:
-                self._plans[key] = run = planned_run(
-                    model,
-                    n,
-                    *asked,
-                    readout=question.readout,  # pyright: ignore[reportArgumentType]
-                    engine=question.engine.shared_by(MANY_CALLS),
-                )
+                self._plans[key] = run = planned_run(model, n, request)
             except InputError as error:
                 raise type(error)(*error.problems, subject="flip_sensitivity") from error
             while len(self._plans) > _PLANS:

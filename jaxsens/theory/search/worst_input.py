@@ -81,8 +81,7 @@ def worst_input(
         sizes = model.alphabet_size, model.vocabulary_size
         alphabet = alphabet_of(flips, *sizes, problems, reserved=model.reserved)
         n = inputs.length(n, problems)
-        if inputs.readout(readout, model.readout, n, problems):
-            model = model.reading(readout)
+        model = model.reading(readout, n, problems)
         if str(model.readout).startswith(LAST_OTHER):
             problems.add(
                 "readout", model.readout, f"a row that moves with the word; give {max((n or 1) - 1, 0)}"

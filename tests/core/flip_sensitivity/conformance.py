@@ -84,7 +84,7 @@ def engine_of(
     if name == "incremental":
         apply = TransformerApply(config)
         return incremental_engine(
-            Model(apply, None, call=lambda tokens: None, config=config), measure, outputs
+            Model(apply, None, lambda tokens: None, config, readout=config.readout), measure, outputs
         )
     return None if difference.refusal(config) else DifferenceEngine(measure, outputs, config)
 

@@ -11,8 +11,6 @@ import pandas as pd
 import pytest
 
 import jaxsens
-from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import Problems
 from tests.refusals import refused
 
 WRAPS = 2**40 + 1
@@ -73,9 +71,9 @@ def test_symbols_that_are_none_are_refused(symbols):
         (3, "tokens = 'shape ()'"),
         (None, "tokens = None: whole numbers of shape (n,)"),
         ({"input_ids": [0, 1]}, "tokens = 'dict': its ids: tokens[\"input_ids\"]"),
-        (pd.Series(["the", "cat"]), "tokens = 'Series of texts': a list of texts, tokens.tolist(), for a model"),
-        (np.array(["the", "cat"]), "tokens = 'ndarray of texts': a list of texts, tokens.tolist()"),
-        ("0110", "tokens = '0110': ids, not text: such as [int(symbol) for symbol in word]"),
+        (pd.Series(["the", "cat"]), "ids, not text"),
+        (np.array(["the", "cat"]), "ids, not text"),
+        ("0110", "tokens = '0110': ids, not text, as [int(symbol) for symbol in word]"),
         (["the", "cat"], "tokens = ['the', 'cat']: ids, not text"),
         ([0.0, 1.0], "tokens = 'float64, shape (2,): 0.0, 1.0': whole numbers, the symbols' ids: tokens.astype(int)"),
         ([True, False], "tokens = 'bool, shape (2,): True, False': whole numbers"),
@@ -125,9 +123,5 @@ def test_a_traced_input_is_refused():
     ],
 )
 def test_whole_numbers_in_any_array_are_tokens(tokens):
-    problems = Problems("test")
-    read = inputs.tokens(tokens, 2, problems)
-    assert not problems
-    assert read is not None
-    assert read.dtype == np.int32
-    assert read.tolist() == [[int(token) for token in tokens]]
+    read = jaxsens.flip_sensitivity(summed, tokens, 2).tokens
+    assert (read.dtype, read.tolist()) == (np.int32, [[int(token) for token in tokens]])

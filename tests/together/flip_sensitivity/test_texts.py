@@ -110,7 +110,7 @@ def test_texts_that_cannot_be_measured_are_named_before_one_is():
     refused("tokens[1] tokens[3]", measured, few, progress=lambda now, total: done.append(now))
     assert not done
     flips = Substitute(3, positions=[3])
-    refused("tokens[1].flips.positions tokens[1]", measured, ["abca", "ab"], flips=flips)
+    refused("tokens[1].flips.positions", measured, ["abca", "ab"], flips=flips)
     refused("progress", measured, TEXTS, progress=3)
     refused("measure", measured, TEXTS, measure="l3")
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import layered_transformer
@@ -42,7 +42,10 @@ def test_calling_it_returns_the_output_of_every_row():
     assert rows.shape == (5, 8)
     for row in (0, 3):
         np.testing.assert_allclose(
-            rows[row], as_model(model).reading(row).call(jnp.asarray(TOKENS)), rtol=1e-5, atol=1e-6
+            rows[row],
+            as_model(model).reading(row, 0, Problems()).call(jnp.asarray(TOKENS)),
+            rtol=1e-5,
+            atol=1e-6,
         )
 
 

@@ -68,11 +68,9 @@ class NetworkConfig:
 
     Attributes:
         kind: the kind of network, as a `[model]` table and the entry points `jaxsens.model_kinds` name it.
-        lasting: tells `base.programs` that one object is used for many programs.
     """
 
     kind: ClassVar[str] = ""
-    lasting: ClassVar[bool] = True
 
     alphabet_size: int
     width: int
