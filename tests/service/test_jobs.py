@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import httpx
 import pytest
 from starlette.exceptions import HTTPException
 
@@ -15,6 +17,7 @@ from jaxsens.service import pool
 from jaxsens.service.jobs import Jobs
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerGone
+from jaxsens.service.routes import Routes
 from jaxsens.service.store import Store, StoreFull
 
 FOUND = {"flips": 1, "mean": 1.0}
@@ -108,6 +111,26 @@ def test_a_store_that_was_full_for_a_while_does_not_stop_the_queue(tmp_path, mon
         full = False
         await until(lambda: state(jobs, "a") == ("finished", 0))
         assert worker.given == ["a"]
+
+    played(tmp_path, act)
+
+
+def test_a_full_disk_is_507_and_no_worker_that_is_ready_503(tmp_path, monkeypatch):
+    async def act(jobs: Jobs, worker: PlayedWorker) -> None:
+        async def answers() -> list[int]:
+            answer = await http.post("/v1/measurements", json={"model": "tiny", "tokens": [0]})
+            assert str(tmp_path) not in answer.text
+            return [answer.status_code, (await http.get("/readyz")).status_code]
+
+        def full(*given: Any, **named: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+
+        transport = httpx.ASGITransport(Routes(jobs, {"tiny": ""}).app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            monkeypatch.setattr("os.replace", full)
+            assert await answers() == [507, 200]
+            worker.ready = False
+            assert await answers() == [503, 503]
 
     played(tmp_path, act)
 

@@ -56,6 +56,11 @@ def test_many_malformed_bodies_are_refused_with_the_name_of_the_field():
     assert refused > 700
 
 
+def test_a_question_has_at_most_1024_inputs():
+    assert len(read_question({"model": "tiny", "tokens": [[0]] * 1024}, ["tiny"]).tokens) == 1024
+    refused("tokens", read_question, {"model": "tiny", "tokens": [[0]] * 1025}, ["tiny"])
+
+
 @pytest.mark.parametrize("raw", [b"", b"\xff", b"NaN", b"[" * 10**5, b'{"tokens": "\\ud800"}', b"1" * 5000])
 def test_what_is_no_json_is_refused(raw):
     refused("body", asked, raw)
