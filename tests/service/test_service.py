@@ -74,10 +74,10 @@ def test_the_client_reads_the_token_of_the_environment_and_uses_no_proxy(service
 
 
 def test_a_measurement_that_takes_longer_than_the_clients_timeout_goes_on(service):
-    asked = {"tokens": [0, 1] * 30, **{name: one for name, one in SLOWLY.items() if name != "placement"}}
+    asked = {**SLOWLY, "tokens": [0, 1] * 30, "placement": jaxsens.Placement(batch_size=1)}
     with jaxsens.service.Client(service.address, TOKEN, timeout=0.5) as client:
         with pytest.raises(jaxsens.service.ServiceError, match=r"timeout = 0\.5"):
-            client.flip_sensitivity(**asked, placement=jaxsens.Placement(batch_size=1))
+            client.flip_sensitivity(**asked)
         (job, *_) = client.measurements()
         assert job["state"] in ("queued", "running")
         client.cancel(job["id"])
@@ -95,16 +95,11 @@ def test_several_inputs_of_one_length_are_one_question(client):
     "wrong",
     [
         {"tokens": [0, 1, 9]},
-        {"tokens": []},
-        {"flips": {"kind": "substitute", "symbols": 1}},
         {"flips": "neighbors"},
-        {"flips": "neighbours"},
-        {"measure": "l7"},
         {"measure": {"kind": "l2", "outputs": [99]}},
         {"engine": {"kind": "first-order", "verify": 0}},
         {"engine": "first-order", "measure": "decision"},
         {"readout": 8},
-        {"readout": "first"},
         {"progress": 3},
     ],
     ids=json.dumps,
@@ -327,18 +322,18 @@ def test_a_panic_in_a_worker_is_an_answer_and_the_service_goes_on(tmp_path):
         assert served.workers() == [worker]
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_service_with_its_reason(tmp_path):
-    served = Served(tmp_path / "store", free_port(), {"gone": "tests.service.nothing:make"})
-    assert served.process.wait(60) == 2
-    served.stop()
-    assert "No module named 'tests.service.nothing'" in served.log.read_text()
-
-
-def test_a_name_with_control_characters_reaches_no_terminal(tmp_path):
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [("nothing:make", "No module named 'tests.service.nothing'"), ("served:tiny", "Is a directory")],
+)
+def test_what_cannot_be_loaded_or_stored_ends_the_service_with_its_reason_and_escapes_its_name(
+    tmp_path, function, why
+):
     store = tmp_path / "\x1b[31mred"
-    (store / "lock").mkdir(parents=True)  # which nothing but the system refuses
-    served = Served(store, free_port(), {"tiny": MODELS["tiny"]})
+    if function == "served:tiny":
+        (store / "lock").mkdir(parents=True)  # which nothing but the system refuses
+    served = Served(store, free_port(), {"one": f"tests.service.{function}"})
     assert served.process.wait(60) == 2
     served.stop()
-    assert "Is a directory" in served.log.read_text()
+    assert why in served.log.read_text()
     assert "\x1b" not in served.log.read_text()
