@@ -16,6 +16,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxsens.core.base.programs import PLATFORMS, SOONER, compiling_for, host_mesh, numerics, platform_of
 from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.engine import Engine
+from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.preparing import preparation_of
 from jaxsens.core.placement.program import FlipRequest, Quantity, bytes_of, placed, spec_on
 
@@ -84,17 +85,16 @@ def compile_for(mesh: Mesh, budget: int, program: Program) -> tuple[CompiledProg
             mesh, platform = host_mesh(), PLATFORMS["cpu"]
         elsewhere = engine.prepares_in_float64 and not platform.float64
         parameters = engine.with_tables(program.parameters, n)
-        if wide:
-            parameters = jax.tree.map(partial(_abstract, wide=True), parameters)
+        parameters = jax.tree.map(partial(_abstract, wide=True), parameters) if wide else parameters
         prepare = preparation_of(engine.shared)
         tokens = jax.ShapeDtypeStruct((1, n), jnp.int32), jax.ShapeDtypeStruct((), jnp.int32)
         where = host_mesh() if elsewhere else mesh
         with numerics("float64") if engine.prepares_in_float64 else numerics(str(jnp.result_type(float))):
             first, prepared = _prepared(prepare, parameters, tokens, where)
         given = jax.tree.map(partial(_abstract, wide=wide), (parameters, prepared[0]))
-        sizes = bytes_of(given, mesh), n, prepared[1].size, program.row
-        where, began = (mesh, mesh.size, budget, 1, True, False), time.perf_counter()
-        wanted = FlipRequest(program.quantity, engine.shared, given, *sizes, *where)
+        where, began = Placement(mesh, memory_budget=budget), time.perf_counter()
+        given = program.quantity, engine.shared, given, n, prepared[1].size, program.row
+        wanted = FlipRequest(*given, where)
         room = wanted.room(program.flips)
         batch = max(1, min(engine.preferred_batch(n, platform), -(-room // mesh.size)))
         made, _ = wanted.fitting(batch, lambda batch: -(-room // batch))

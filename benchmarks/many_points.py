@@ -27,7 +27,7 @@ from jaxsens.core.base.files import write_text
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.results.measured import Provenance
-from jaxsens.core.results.request import Request
+from jaxsens.core.results.request import RequestRecord
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import load_sweep_config
@@ -113,7 +113,7 @@ def made_up(point: Point, rng: np.random.Generator) -> FlipSensitivity:
         (0, 1),
     )
     measure = point.measure
-    asked = Request(
+    asked = RequestRecord(
         measure.flips, measure.measure, measure.engine, "last", None, "model", "weights", (n - 1,)
     )
     return FlipSensitivity(

@@ -64,14 +64,14 @@ def test_bounds_come_back(mask, tmp_path):
     for found, load in ((certified, CertifiedBound.load), (lemma, Lemma5.load)):
         found.save(tmp_path / "found.json")  # pyright: ignore[reportAttributeAccessIssue]
         assert same(load(tmp_path / "found.json"), found)
-        said = refused("path", jaxsens.analysis.load_layer_changes, tmp_path / "found.json")
+        said = refused("path", jaxsens.analysis.LayerChanges.load, tmp_path / "found.json")
         assert "give a file of LayerChanges.save" in said
 
 
 def test_layer_changes_come_back_and_are_drawn(tmp_path):
     found = jaxsens.analysis.layer_changes(model(), [0, 1, 2, 0, 3], keep=[0])
     found.save(tmp_path / "found.json")
-    assert same(jaxsens.analysis.load_layer_changes(tmp_path / "found.json"), found)
+    assert same(jaxsens.analysis.LayerChanges.load(tmp_path / "found.json"), found)
     lines = {line.get_label(): line.get_ydata() for line in found.plot().get_lines()}
     np.testing.assert_array_equal(lines["the flipped row"], found.own.mean(axis=0))
 
@@ -80,7 +80,7 @@ def test_an_influence_matrix_comes_back_with_its_names(tmp_path):
     found = jaxsens.analysis.influence_matrix(model(), [0, 1, 2, 0, 3])
     for one in (found, dataclasses.replace(found, names={0: "a", 1: "b", 2: "c", 3: "end"})):
         one.save(tmp_path / "found.json")
-        assert same(jaxsens.analysis.load_influence_matrix(tmp_path / "found.json"), one)
+        assert same(jaxsens.analysis.InfluenceMatrix.load(tmp_path / "found.json"), one)
 
 
 def test_damaged_and_missing_files_are_named(tmp_path):

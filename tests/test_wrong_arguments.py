@@ -19,9 +19,7 @@ from tools.wrong_arguments import RIGHT, WRONG, Call, Tally, own_arguments, trie
 CALLS = {
     "load_checkpoint": jaxsens.training.load_checkpoint,
     "load_result": jaxsens.load_result,
-    "load_worst_input": jaxsens.theory.load_worst_input,
-    "load_layer_changes": jaxsens.analysis.load_layer_changes,
-    "load_influence_matrix": jaxsens.analysis.load_influence_matrix,
+    "load": jaxsens.theory.WorstInput.load,
     "language": jaxsens.language,
     "corpus_table": jaxsens.corpus_table,
     "phase_diagram": lambda directory: jaxsens.analysis.phase_diagram(directory),

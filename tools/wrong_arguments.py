@@ -280,8 +280,8 @@ def calls() -> tuple[Call, ...]:
 FAMILY = logic.PredicateFamily("even", (), lambda value: value % 2 == 0)
 EVEN = logic.Predicate(FAMILY)
 _LEFT_OUT = {
-    "load_checkpoint", "load_influence_matrix", "load_layer_changes", "load_result", "load_sweep",
-    "load_worst_input", "phase_diagram", "from_weights", "from_torch", "train", "LogitGrowth",
+    "load_checkpoint", "load_result", "load_sweep", "phase_diagram", "from_weights", "from_torch", "train",
+    "LogitGrowth",
 }  # fmt: skip
 """What is refused with the right arguments too: files that are not there."""
 

@@ -4,10 +4,8 @@ from .gaps import critical_inverse_temperature as critical_inverse_temperature
 from .gaps import gap_counts as gap_counts
 from .influence import InfluenceMatrix as InfluenceMatrix
 from .influence import influence_matrix as influence_matrix
-from .influence import load_influence_matrix as load_influence_matrix
 from .layers import LayerChanges as LayerChanges
 from .layers import layer_changes as layer_changes
-from .layers import load_layer_changes as load_layer_changes
 from .phase import PhaseDiagram as PhaseDiagram
 from .phase import phase_diagram as phase_diagram
 from .statistics import AttentionStatistics as AttentionStatistics

@@ -22,7 +22,7 @@ from jaxsens.core.base.errors import FLIP_BYTES, EngineRefusal, InputError, chec
 from jaxsens.core.base.inputs import FEWER_FLIPS
 from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.registry import read
-from jaxsens.core.base.sealed import SavedResult, reader
+from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import html_facts
 from jaxsens.core.checks.check import check_alone, check_calls, traced_model
@@ -149,9 +149,6 @@ class InfluenceMatrix(SavedResult):
 
     def __repr__(self) -> str:
         return f"InfluenceMatrix(n={self.n}, {len(self.positions)} flips, {self.measure}; max={self.norms.max():.4g})"
-
-
-load_influence_matrix = reader(InfluenceMatrix, "load_influence_matrix")
 
 
 @naming_arguments

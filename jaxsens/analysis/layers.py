@@ -18,7 +18,7 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.inputs import array_of
 from jaxsens.core.base.programs import numerics, versions
-from jaxsens.core.base.sealed import SavedResult, reader
+from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import html_facts
 from jaxsens.core.flips.flip_table import FlipTable
@@ -124,9 +124,6 @@ class LayerChanges(SavedResult):
     def __repr__(self) -> str:
         last = f"own mean={self.own[:, -1].mean():.4g}, others mean={self.others_mean[:, -1].mean():.4g}"
         return f"LayerChanges(n={self.n}, {len(self)} flips, L={self.layers}, {self.measure}; last layer: {last})"
-
-
-load_layer_changes = reader(LayerChanges, "load_layer_changes")
 
 
 @naming_arguments

@@ -175,7 +175,7 @@ def estimated(
 
     Raises:
         InputError: if the changes of all outputs are needed and do not fit in memory.
-        Interrupted: on Ctrl-C; what was estimated is then lost.
+        KeyboardInterrupt: on Ctrl-C; what was estimated is then lost.
     """
     engine, count = blocks.engine, blocks.combinations
     together = engine.scalar is None and not engine.of_norm
@@ -271,7 +271,7 @@ def verified(
         input; None if outputs themselves were not computed.
 
     Raises:
-        Interrupted: on Ctrl-C.
+        KeyboardInterrupt: on Ctrl-C.
     """
     n, norm, size = words.shape[1], engine.measure, None
     wide = with_parameters_in(model, n, np.float64)

@@ -10,7 +10,7 @@ from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRe
 from jaxsens.theory.lemma5 import Lemma5, lemma5
 from jaxsens.theory.logit_growth import LogitGrowth, logit_growth
 from jaxsens.theory.search.options import Search
-from jaxsens.theory.search.result import SearchInterrupted, WorstInput, load_worst_input
+from jaxsens.theory.search.result import SearchInterrupted, WorstInput
 from jaxsens.theory.search.worst_input import worst_input
 
 __all__ = [
@@ -27,7 +27,6 @@ __all__ = [
     "certified_bound",
     "check",
     "lemma5",
-    "load_worst_input",
     "logit_growth",
     "misclassified_pair",
     "restrict",

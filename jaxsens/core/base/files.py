@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import glob
 import io
 import os
 import re
@@ -113,25 +112,18 @@ def named_failures(path: str | os.PathLike[str], temporary: str | os.PathLike[st
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str], clear: bool = True) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields a temporary path next to `path`, and renames it to `path` when the block succeeds.
 
     The temporary file is flushed to disk before the rename, and removed if the block fails. So `path` holds either its
     old content or all of the new content, even after a crash. Parent folders are created. Concurrent writers are safe:
     the last rename wins. If `path` is a symbolic link, its target is written, except where `only_inside` holds.
 
-    Args:
-        path: of the file.
-        clear: whether to remove what killed writers of this file left a day ago, for which its folder is listed: 10 ms
-            among 10,000 files. A caller that writes very many files calls `clear_leftovers` once instead.
-
     Raises:
         OSError: naming `path`, if it cannot be written.
         InputError: as `place_of` does.
     """
     final = made_place(path)
-    if clear:
-        clear_leftovers(final.parent.glob(f".{glob.escape(final.name)}.*.tmp"))
     temporary = final.with_name(f".{final.name}.{secrets.token_hex(8)}.tmp")
     try:
         with named_failures(path, temporary):
@@ -188,17 +180,16 @@ def lines_of(text: str) -> list[str]:
     return io.StringIO(text, newline=None).read().removesuffix("\n").split("\n")
 
 
-def write_text(path: str | os.PathLike[str], text: str) -> bool:
-    """Writes `text` to `path` atomically, as UTF-8, unless the file holds just this; returns whether it did not.
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Writes `text` to `path` atomically, as UTF-8, unless the file holds just this.
 
     Many processes that have the same to say then read one file, rather than replace it in turn.
     """
     data = text.encode()
     with suppress(OSError):
         if Path(path).is_file() and Path(path).read_bytes() == data:
-            return False
+            return
     write_bytes(path, data)
-    return True
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes) -> None:

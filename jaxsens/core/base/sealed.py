@@ -11,8 +11,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import open_regular, read_within, write_text
@@ -131,24 +131,6 @@ class SavedResult:
             raise InputError.of("path", str(error.path), f"{error.why}; {advice}") from error
         except (ValidationError, InputError, TypeError, ValueError, OverflowError) as error:
             raise InputError.of("path", str(path), f"{error}; {advice}") from error
-
-
-Result = TypeVar("Result", bound=SavedResult)
-
-
-def reader(kind: type[Result], name: str) -> Callable[[str | os.PathLike[str]], Result]:
-    """Returns the public function of this name that reads results of a kind; for the module of the kind."""
-
-    def load(path: str | os.PathLike[str]) -> Result:
-        return kind.load(path)
-
-    load.__doc__ = (
-        f"Reads what `{kind.__name__}.save` wrote.\n\n"
-        "Raises:\n    InputError: if the file is missing, damaged, or no such result.\n"
-    )
-    load.__module__, load.__name__, load.__qualname__ = kind.__module__, name, name
-    load.__annotations__["return"] = kind.__name__
-    return load
 
 
 def encoded(value: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 import jax
@@ -19,8 +20,9 @@ from jaxtyping import Array
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, Written
-from jaxsens.core.base.programs import SOONER, cached, compiling_for, platform_of
+from jaxsens.core.base.programs import SOONER, cached, compiling_for, platform_of, room_for
 from jaxsens.core.engines.engine import Engine, FlipBlock
+from jaxsens.core.placement.placement import Placement
 
 Quantity = Literal["measured", "changes"]
 """The method of an engine that measures a block of flips. It is NaN for flips that the engine declines."""
@@ -59,28 +61,29 @@ class FlipRequest:
     Attributes:
         engine: an `Engine.shared`.
         operands: the model's parameters and what the engine prepared of the inputs; abstract values do.
-        arguments: their bytes on each device.
+        outputs: the number of outputs.
         row: the number of positions in the row of a flip.
-        devices: the number of devices of all processes; those of this one are the mesh's.
-        budget: bytes on each device for the arguments, the tables of flips and the temporary memory of all threads.
-        threads: the number of threads that run the program side by side.
-        limited: whether the budget is the user's.
-        batched: whether the batch is the user's, which is then not changed.
+        placement: where it runs. Its memory holds the arguments, the tables of flips and the temporary memory of all
+            threads; a batch size is not changed.
     """
 
     quantity: Quantity
     engine: Engine
     operands: tuple[Any, Any]
-    arguments: int
     n: int
     outputs: int
     row: int
-    mesh: Mesh
-    devices: int
-    budget: int
-    threads: int
-    limited: bool
-    batched: bool
+    placement: Placement
+
+    @cached_property
+    def arguments(self) -> int:
+        """The bytes of the operands on each device."""
+        return bytes_of(self.operands, self.placement.local)
+
+    @cached_property
+    def budget(self) -> int:
+        """The bytes on each device, for all that is there."""
+        return self.placement.budget_beside(self.arguments)
 
     def room(self, flips: int) -> int:
         """Returns how many of the flips are measured at once. The others wait: their table would not fit.
@@ -89,14 +92,44 @@ class FlipRequest:
             InputError: if what all flips share does not fit, before anything is compiled.
         """
         free = self.budget - self.arguments
-        if free < 0 and not (self.batched and not self.limited):
+        if free < 0 and not self._unlimited:
             raise InputError.of(
                 "memory_budget",
                 Written(f"{self.budget} bytes"),
                 f"the model and what the flips of an input of length {self.n} "
                 f"share take {self.arguments} bytes on each device",
             )
-        return max(1, min(flips, int(_TABLES * free / self._flip_bytes) * self.devices))
+        return max(1, min(flips, int(_TABLES * free / self._flip_bytes) * self.placement.devices.size))
+
+    def program(self, counts: np.ndarray, flips: int, room: int) -> tuple[FlipProgram, int]:
+        """Returns the compiled program, and the number of threads that fit in the budget.
+
+        The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too
+        large, fewer threads run. The number of declined flips varies between inputs; to reuse a few programs for all,
+        each has room for all flips of the inputs, `counts` for each, and for fewer flips the batch size is a power of
+        two or the preferred size. Processes that share the mesh use the smallest batch that any of them finds.
+        """
+        placement, several = self.placement, len(counts) > 1
+        platform = placement.platform
+        preferred = placement.batch_size or self.engine.preferred_batch(self.n, platform)
+        one_cpu_each = placement.least(placement.local.size == 1 and platform.threads)[0]
+        batches = platform.batches if placement.batch_size is None and one_cpu_each else 1
+        parts = placement.devices.size * batches
+        each, most = -(-flips // parts), -(-room // parts)
+        batch = max(1, min(preferred, most, each if flips == room else room_for(each)))
+        if several and placement.batch_size is None:  # rows of equal length, with little padding
+            longest = int(counts.max())
+            batch = -(-longest // -(-longest // batch))
+
+        def rows(batch: int) -> int:
+            count = int(min(np.sum(-(-counts // batch)), -(-room // batch) + len(counts) - 1))
+            return room_for(count) if several else count
+
+        while True:
+            program, threads = self.fitting(batch, rows)
+            batch, largest = placement.least(program.batch, -program.batch)
+            if batch == -largest:
+                return program, threads
 
     def fitting(self, batch: int, rows: Callable[[int], int]) -> tuple[FlipProgram, int]:
         """Returns the program with the largest batch, up to `batch`, at which all threads fit, and their number.
@@ -106,34 +139,33 @@ class FlipRequest:
         Raises:
             InputError: if not even one flip at a time fits the budget, or the user's batch does not.
         """
+        mesh, devices, most = self.placement.local, self.placement.devices.size, self.placement.threads
         leaves, structure = jax.tree.flatten(self.operands)
-        shapes = tuple(placed(leaf, spec_on(leaf, self.mesh), self.mesh) for leaf in leaves)
-        wide, platform = jnp.result_type(float) == jnp.float64, platform_of(self.mesh)
+        shapes = tuple(placed(leaf, spec_on(leaf, mesh), mesh) for leaf in leaves)
+        wide, platform = jnp.result_type(float) == jnp.float64, platform_of(mesh)
         inputs = max((leaf.shape[0] for leaf in jax.tree.leaves(self.operands[1])), default=1)
         while True:
             together = 1  # a core takes one row after the other, an accelerator as many as keep it busy
             if inputs > 1 and not platform.threads:
-                fill = min(
-                    self.engine.preferred_batch(self.n, platform) // batch, rows(batch) // self.devices
-                )
+                fill = min(self.engine.preferred_batch(self.n, platform) // batch, rows(batch) // devices)
                 together = 1 << (max(1, fill).bit_length() - 1)
-            blocks = -(-rows(batch) // (together * self.devices))
-            how = wide, self.mesh, (batch, together, blocks, self.row)
+            blocks = -(-rows(batch) // (together * devices))
+            how = wide, mesh, (batch, together, blocks, self.row)
             try:
                 program = compiled_program(self.quantity, self.engine, structure, shapes, *how)
             except jax.errors.JaxRuntimeError as error:
                 # The compiler of a TPU refuses what its memory does not hold.
-                if "RESOURCE_EXHAUSTED" not in str(error) or batch == 1 or self.batched:
+                if "RESOURCE_EXHAUSTED" not in str(error) or batch == 1 or self._batched:
                     raise
                 batch //= 2
                 continue
             held = self.held(program)
             free = max(0, self.budget - held)
-            fitting = self.threads if not program.bytes else min(self.threads, free // program.bytes)
-            if fitting == self.threads:
+            fitting = most if not program.bytes else min(most, free // program.bytes)
+            if fitting == most:
                 return program, fitting
-            if self.batched or batch == 1:
-                if fitting or (self.batched and not self.limited):
+            if self._batched or batch == 1:
+                if fitting or self._unlimited:
                     return program, max(1, fitting)
                 amount = "one flip" if batch == 1 else f"a batch of {batch} flips"
                 raise InputError.of(
@@ -142,17 +174,26 @@ class FlipRequest:
                     f"{amount} of an input of length {self.n} takes "
                     f"{program.bytes} bytes, beside {held} bytes of arguments",
                 )
-            batch = max(1, min(batch - 1, int(batch * free / (self.threads * program.bytes))))
+            batch = max(1, min(batch - 1, int(batch * free / (most * program.bytes))))
 
     def held(self, program: FlipProgram) -> int:
         """Returns the bytes of a program's arguments and results on each device, for all threads together."""
         return self.arguments + program.blocks * program.together * program.batch * self._flip_bytes
 
     @property
+    def _batched(self) -> bool:
+        return self.placement.batch_size is not None
+
+    @property
+    def _unlimited(self) -> bool:
+        """Whether the user chose the batch and not the memory, which is then not counted."""
+        return self._batched and self.placement.memory_budget is None
+
+    @property
     def _flip_bytes(self) -> int:
         """The bytes of a flip and of its results, in the table that all threads read and in each of theirs."""
         numbers = 2 if self.quantity == "measured" else self.outputs
-        return 8 * self.row + jnp.result_type(float).itemsize * numbers * (1 + self.threads)
+        return 8 * self.row + jnp.result_type(float).itemsize * numbers * (1 + self.placement.threads)
 
 
 def is_single(mesh: Mesh) -> bool:

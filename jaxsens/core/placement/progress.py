@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-import jax.monitoring
-
 from jaxsens.core.placement.run import Progress
 
 PROGRESS = "(flips done, flips in all), True for a bar, or False for nothing"
@@ -18,20 +16,6 @@ PROGRESS = "(flips done, flips in all), True for a bar, or False for nothing"
 
 PATIENCE = 2.0
 """Seconds before the default bar appears: shorter measurements need none."""
-
-COMPILATION = "/jax/core/compile/backend_compile_duration"
-"""JAX tells a number under this name when it begins to compile a program, and a duration when it has."""
-
-_PARTS = {
-    "output_vector": "the model",
-    "_prepared": "what the flips share",
-    "_prepare_in_float64": "what the flips share, in float64",
-    "_outputs_of_transformer": "the model in float64, for its rounding",
-    "_outputs_wide": "the model in float64, for its rounding",
-    "_outputs_nudged": "the model once more, for its rounding",
-    "run": "the flips",
-}
-"""What the programs of a measurement compute, by the names of their functions."""
 
 
 @contextmanager
@@ -49,8 +33,7 @@ def progress_of(progress: Callable[[int, int], object] | bool | None) -> Iterato
 class Bar:
     """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
 
-    It says which program is being compiled in this thread, and its number. How many are to come nobody knows: flips
-    that are not resolved need others. In a notebook the bar appears below the cell.
+    In a notebook the bar appears below the cell.
     """
 
     def __init__(self, patience: float) -> None:
@@ -58,22 +41,16 @@ class Bar:
         self._timer.daemon = True
         self._lock = threading.Lock()
         self._done, self._total = 0, None
-        self._programs, self._compiling = 0, ""
-        self._thread = threading.get_ident()
         self._bar: Any = None
         self._closed = False
 
     def __enter__(self) -> Self:
-        jax.monitoring.register_scalar_listener(self._begins)
-        jax.monitoring.register_event_duration_secs_listener(self._ends)
         self._timer.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        jax.monitoring.unregister_scalar_listener(self._begins)
-        jax.monitoring.unregister_event_duration_listener(self._ends)
         self._timer.cancel()
         with self._lock:
             self._closed = True
@@ -86,30 +63,11 @@ class Bar:
             self._done, self._total = done, total
             self._update()
 
-    def _begins(self, event: str, value: float, **more: str | int) -> None:
-        if event == COMPILATION and threading.get_ident() == self._thread:
-            name = str(more.get("fun_name", "")).removeprefix("jit(").removesuffix(")")
-            with self._lock:
-                self._programs, self._compiling = self._programs + 1, _PARTS.get(name, name)
-                self._update()
-
-    def _ends(self, event: str, duration_secs: float, **more: str | int) -> None:
-        if event == COMPILATION and threading.get_ident() == self._thread:
-            with self._lock:
-                self._compiling = ""
-                self._update()
-
-    def _text(self) -> str:
-        flips = "" if self._total is None else f"{self._done}/{self._total} flips"
-        if self._compiling:
-            compiling = f"compiling program {self._programs}: {self._compiling}"
-            return f"{flips}, {compiling}" if flips else compiling
-        return flips or (f"program {self._programs} compiled" if self._programs else "starting")
-
     def _update(self) -> None:
         if self._bar is not None:
+            flips = f"{self._done}/{self._total} flips" if self._total else "preparing and compiling"
             left = "left:" if self._total else ""
-            self._bar.update(0, completed=self._done, total=self._total, description=self._text(), left=left)
+            self._bar.update(0, completed=self._done, total=self._total, description=flips, left=left)
 
     def _show(self) -> None:
         from rich.console import Console

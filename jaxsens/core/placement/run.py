@@ -12,13 +12,13 @@ after each chunk all receive the values of all. What depends on a host (its cloc
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,14 +26,13 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Bool, Float, Int
 
-from jaxsens.core.base.programs import resolved, room_for
+from jaxsens.core.base.programs import numerics, resolved
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.measures.formulas import is_whole
-from jaxsens.core.placement.lanes import Lanes
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.preparing import Ready, computed, inputs_at_once, prepared_on
 from jaxsens.core.placement.process_group import ProcessGroup
-from jaxsens.core.placement.program import FlipProgram, FlipRequest, Quantity, bytes_of, is_single
+from jaxsens.core.placement.program import FlipProgram, FlipRequest, Quantity, is_single
 
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
@@ -46,17 +45,6 @@ _SHORT = 0.02
 _FEW_BYTES = 2**29
 """Of a program that has not run yet, the first block is measured in this thread if all flips and symbols together read
 fewer bytes of its arguments. Of a larger one it could take long, while the other cores wait."""
-
-
-class Interrupted(KeyboardInterrupt):
-    """Raised on Ctrl-C, or a recorded signal, during a measurement.
-
-    `finished` is what it has finished, of whose values some may be NaN; `signal` is the number of the signal.
-    """
-
-    def __init__(self, finished: Finished, number: int = signal.SIGINT) -> None:
-        super().__init__("interrupted")
-        self.finished, self.signal = finished, number
 
 
 @dataclass
@@ -87,7 +75,7 @@ class Measuring:
     Attributes:
         inputs, positions, symbols: the flips, sorted by their input.
         error_bounds: the rounding of each output, for engines that subtract outputs; by default, a few roundings.
-        finished: kept up to date with what is finished.
+        finished: what is finished, also after Ctrl-C; some of the values may be NaN.
         first: the first inputs as the engine prepares them, if they are at hand.
     """
 
@@ -111,34 +99,25 @@ class Measuring:
 
         Raises:
             InputError: if not even one flip at a time fits the budget.
-            Interrupted: on Ctrl-C, with the finished values.
+            KeyboardInterrupt: on Ctrl-C, or a recorded signal.
         """
         self.quantity, total, so_far = quantity, len(self.inputs), self.finished
         so_far.values = np.full((total, 2) if quantity == "measured" else (total,), np.nan, np.float32)
         so_far.done = np.zeros(total, bool)
         group, numbers = self.placement.group, np.unique(self.inputs)
-        try:
-            # All processes of the mesh enter with the same flips, and leave in the same way.
-            with nullcontext() if group is None else group.together(self._identity()):
-                with computed(self.engine, self.placement) as placement:
-                    shape = len(numbers), self.tokens.shape[1]
-                    size = inputs_at_once(self.engine, self.parameters, shape, placement)
-                for first in range(0, len(numbers), size):
-                    self.placement.check()
-                    self._measure_inputs(numbers[first : first + size])
-        except KeyboardInterrupt as stop:
-            raise Interrupted(so_far, getattr(stop, "signal", signal.SIGINT)) from None
+        # All processes of the mesh enter with the same flips, and leave in the same way.
+        with nullcontext() if group is None else group.together(self._identity()):
+            with computed(self.engine, self.placement) as placement:
+                shape = len(numbers), self.tokens.shape[1]
+                size = inputs_at_once(self.engine, self.parameters, shape, placement)
+            for first in range(0, len(numbers), size):
+                self.placement.check()
+                self._measure_inputs(numbers[first : first + size])
         return so_far.values, so_far.fallbacks
 
     def changes(self) -> tuple[Float[np.ndarray, "flips chosen"], dict[str, int]]:
-        """Like `numbers`, but returns the change of the chosen outputs under every flip instead of its norm.
-
-        Raises as `numbers` does, except for a plain KeyboardInterrupt on Ctrl-C.
-        """
-        try:
-            return self.numbers("changes")
-        except Interrupted:
-            raise KeyboardInterrupt from None
+        """Like `numbers`, but returns the change of the chosen outputs under every flip instead of its norm."""
+        return self.numbers("changes")
 
     def _identity(self) -> bytes:
         options = type(self.engine).__name__, self.placement.batch_size, self.placement.memory_budget
@@ -198,62 +177,17 @@ class Measuring:
         if not len(flips):
             return
         counts = np.subtract(*np.searchsorted(self.inputs, [inputs + 1, inputs]))
-        operands, local = (ready.parameters, prepared), placement.local
-        arguments = bytes_of(operands, local)
-        request = FlipRequest(
-            self.quantity,
-            runner.shared,
-            operands,
-            arguments,
-            n=self.tokens.shape[1],
-            outputs=ready.output[0].size,
-            row=self.positions.shape[1],
-            mesh=local,
-            devices=placement.devices.size,
-            budget=placement.budget_beside(arguments),
-            threads=placement.threads,
-            limited=placement.memory_budget is not None,
-            batched=placement.batch_size is not None,
-        )
+        operands = ready.parameters, prepared
+        lengths = self.tokens.shape[1], ready.output[0].size, self.positions.shape[1]
+        request = FlipRequest(self.quantity, runner.shared, operands, *lengths, placement)
         room = placement.least(request.room(int(counts.sum())))[0]
         for first in range(0, len(number), room):
             some, own = flips[first : first + room], number[first : first + room]
-            program, threads = self._program(request, placement, counts, len(some), room)
+            program, threads = request.program(counts, len(some), room)
             block = FlipBlock(self.positions[some], self.symbols[some])
-            for done, values in _chunks(request, placement, program, threads, own, block):
+            for done, values in _chunks(request, program, threads, own, block):
                 self._take(runner, some[done], values, waiting)
                 placement.check()
-
-    def _program(
-        self, request: FlipRequest, placement: Placement, counts: np.ndarray, flips: int, room: int
-    ) -> tuple[FlipProgram, int]:
-        """Returns the compiled program, and the number of threads that fit in the budget.
-
-        The batch is the largest, up to the preferred size, at which all threads fit. If even single flips are too
-        large, fewer threads run. The number of declined flips varies between inputs; to reuse a few programs for all,
-        each has room for all flips of the inputs, `counts` for each, and for fewer flips the batch size is a power of
-        two or the preferred size. Processes that share the mesh use the smallest batch that any of them finds.
-        """
-        platform, several = placement.platform, len(counts) > 1
-        preferred = placement.batch_size or request.engine.preferred_batch(request.n, platform)
-        one_cpu_each = placement.least(placement.local.size == 1 and platform.threads)[0]
-        batches = platform.batches if placement.batch_size is None and one_cpu_each else 1
-        parts = request.devices * batches
-        each, most = -(-flips // parts), -(-room // parts)
-        batch = max(1, min(preferred, most, each if flips == room else room_for(each)))
-        if several and placement.batch_size is None:  # rows of equal length, with little padding
-            longest = int(counts.max())
-            batch = -(-longest // -(-longest // batch))
-
-        def rows(batch: int) -> int:
-            count = int(min(np.sum(-(-counts // batch)), -(-room // batch) + len(counts) - 1))
-            return room_for(count) if several else count
-
-        while True:
-            program, threads = request.fitting(batch, rows)
-            batch, largest = placement.least(program.batch, -program.batch)
-            if batch == -largest:
-                return program, threads
 
     def _take(
         self, runner: Engine, here: np.ndarray, values: np.ndarray, waiting: dict[Engine, np.ndarray]
@@ -297,34 +231,20 @@ def _missing(values: np.ndarray) -> np.ndarray:
     return np.asarray(np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim))))
 
 
-class _FlipRows(NamedTuple):
-    """Flips in rows of one length, each of one input. The last flip of a row is repeated as padding.
-
-    Attributes:
-        inputs: the number of each row's input.
-        flips: the numbers of the flips of each row.
-        real: which of them are no padding.
-    """
-
-    inputs: Int[np.ndarray, " rows"]
-    flips: Int[np.ndarray, "rows batch"]
-    real: Bool[np.ndarray, "rows batch"]
-
-    @classmethod
-    def of(cls, number: Int[np.ndarray, " flips"], batch: int) -> _FlipRows:
-        """Returns rows of `batch` flips, from the sorted number of each flip's input."""
-        counts = np.bincount(number)
-        rows, ends = -(-counts // batch), np.cumsum(counts)
-        inputs = np.repeat(np.arange(len(counts)), rows)
-        place = np.arange(len(inputs)) - (np.cumsum(rows) - rows)[inputs]
-        flips = ((ends - counts)[inputs] + place * batch)[:, None] + np.arange(batch)
-        last = ends[inputs, None]
-        return cls(inputs, np.minimum(flips, last - 1), flips < last)
+def _rows_of(number: Int[np.ndarray, " flips"], batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns rows of `batch` flips of one input each, from the sorted number of each flip's input: the inputs (rows),
+    the flips (rows, batch), and which of these are no padding, which repeats the last flip of a row."""
+    counts = np.bincount(number)
+    rows, ends = -(-counts // batch), np.cumsum(counts)
+    inputs = np.repeat(np.arange(len(counts)), rows)
+    place = np.arange(len(inputs)) - (np.cumsum(rows) - rows)[inputs]
+    flips = ((ends - counts)[inputs] + place * batch)[:, None] + np.arange(batch)
+    last = ends[inputs, None]
+    return inputs, np.minimum(flips, last - 1), flips < last
 
 
 def _chunks(
     request: FlipRequest,
-    placement: Placement,
     program: FlipProgram,
     threads: int,
     number: Int[np.ndarray, " flips"],
@@ -334,25 +254,29 @@ def _chunks(
 
     `number` is that of each flip's input. Nothing runs while it is suspended.
     """
-    rows, group, together = _FlipRows.of(number, program.batch), placement.group, program.together
-    columns = np.arange(request.devices) if group is None else group.columns[group.rank]
-    blocks = -(-len(rows.inputs) // (together * request.devices))
+    placement, mesh, together = request.placement, request.placement.local, program.together
+    (words, in_rows, real), group = _rows_of(number, program.batch), placement.group
+    devices = placement.devices.size
+    columns = np.arange(devices) if group is None else group.columns[group.rank]
+    blocks = -(-len(words) // (together * devices))
     threads = min(threads, blocks)
     # Block k of device d is the (k D + d)-th group of rows; the last row is repeated as padding, dropped later.
-    shape = (program.blocks, request.devices, together)
+    shape = (program.blocks, devices, together)
     order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 0, 2)
-    filled = np.minimum(order[columns].reshape(-1, together), len(rows.inputs) - 1)
-    split = NamedSharding(request.mesh, PartitionSpec(request.mesh.axis_names))
-    where = request.mesh.devices.flat[0] if is_single(request.mesh) else split
-    put, table = partial(jax.device_put, device=where), rows.flips[filled]
-    inputs = put(rows.inputs[filled].astype(np.int32))
+    filled = np.minimum(order[columns].reshape(-1, together), len(words) - 1)
+    split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
+    where = mesh.devices.flat[0] if is_single(mesh) else split
+    put, table = partial(jax.device_put, device=where), in_rows[filled]
+    inputs = put(words[filled].astype(np.int32))
     blocks_of_flips = FlipBlock(*(put(part[table].astype(np.int32)) for part in flips))
     empty = put(np.zeros((*table.shape, *program.shape), program.dtype))
+    dtype = str(jnp.result_type(float))
 
     def lane(start: int, stop: int, stride: int, k: int) -> np.ndarray:
         """Measures every `stride`-th block from `start + k` to `stop`."""
         ends = np.int32(start + k), np.int32(stop), np.int32(stride)
-        results = np.asarray(program.run(request.operands, inputs, blocks_of_flips, empty, *ends))
+        with numerics(dtype):  # a thread of the pool has JAX's own settings
+            results = np.asarray(program.run(request.operands, inputs, blocks_of_flips, empty, *ends))
         each = len(columns), program.blocks, together, program.batch
         return results.reshape(*each, *program.shape)[:, start + k : stop : stride]
 
@@ -361,7 +285,7 @@ def _chunks(
     stride = threads if group is None else int(group.meet(threads).max())
     step = stride * max(1, int(_CHUNK_SECONDS / pace[0])) if pace and group is None else stride
     with ExitStack() as stack:
-        lanes: Lanes | None = None
+        lanes: ThreadPoolExecutor | None = None
         while start < blocks:
             alone, began = threads == 1, time.perf_counter()
             if group is None and ((blocks - start) * pace[0] < _SHORT if pace else few):
@@ -370,20 +294,21 @@ def _chunks(
             if alone:
                 results = lane(start, stop, 1, 0)
             else:
-                lanes = lanes or stack.enter_context(Lanes(threads))
+                # When the pool ends, also by an exception, it waits: what still runs as Python ends crashes it.
+                lanes = lanes or stack.enter_context(ThreadPoolExecutor(threads))
                 results = np.empty(
                     (len(columns), stop - start, *table.shape[1:], *program.shape), program.dtype
                 )
-                for k, part in enumerate(lanes.run(partial(lane, start, stop, threads))):
+                for k, part in enumerate(lanes.map(partial(lane, start, stop, threads), range(threads))):
                     results[:, k::threads] = part
             seconds = max(time.perf_counter() - began, 1e-6) / (threads if alone else 1)  # by all threads
             pace[:] = [min([*pace, seconds * threads / (stop - start)])]
             if group is not None:
                 results, seconds = _of_all(results, seconds, group)
             row = order[:, start:stop].ravel()
-            row, there = row[row < len(rows.inputs)], row < len(rows.inputs)
+            row, there = row[row < len(words)], row < len(words)
             results = results.reshape(len(there), -1, *program.shape)[there]
-            yield rows.flips[row][rows.real[row]], results[rows.real[row]]
+            yield in_rows[row][real[row]], results[real[row]]
             step = max(1, min(8 * step, int((stop - start) * _CHUNK_SECONDS / seconds)))
             step = -(-step // stride) * stride
             start = stop

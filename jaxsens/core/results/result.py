@@ -595,15 +595,15 @@ def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
 
 
 def save_with_metadata(
-    result: FlipSensitivity, path: str | os.PathLike[str], metadata: Mapping[str, Any], clear: bool = True
+    result: FlipSensitivity, path: str | os.PathLike[str], metadata: Mapping[str, Any]
 ) -> None:
-    """Does what `FlipSensitivity.save` does. `clear` is as for `jaxsens.core.base.files.atomic_path`."""
+    """Does what `FlipSensitivity.save` does."""
     columns = dict[str, np.ndarray]()
     for name, place in COLUMNS.items():
         held: Any = reduce(lambda part, field: getattr(part, field, None), place.split("."), result)
         if held is not None:  # rows of one number are stored as numbers, rather than as lists of one
             columns[name] = held[:, 0] if held.ndim == 2 and held.shape[1] == 1 else held
-    write_columns(path, columns, result.description(), metadata, clear)
+    write_columns(path, columns, result.description(), metadata)
 
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:

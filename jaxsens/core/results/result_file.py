@@ -41,9 +41,8 @@ def write_columns(
     columns: Columns,
     description: Mapping[str, Any],
     further: Mapping[str, Any],
-    clear: bool = True,
 ) -> None:
-    """Writes columns, a description and further metadata, atomically. `clear` is as for `atomic_path`.
+    """Writes columns, a description and further metadata, atomically.
 
     Raises:
         InputError: for metadata that JSON cannot represent, or whose name is reserved for the file.
@@ -56,7 +55,7 @@ def write_columns(
     sealed = {**metadata, "checksum": digest(metadata, columns.values())}
     table = pa.table({name: _stored(values) for name, values in columns.items()})
     table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(sealed, sort_keys=True).encode()})
-    with atomic_path(path, clear) as temporary:
+    with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
 
 

@@ -325,7 +325,7 @@ def write_point(
     metadata = describe_point(point, result, statistics, seconds, tables)
     # What killed writers left in the folder is removed when a job begins, not for every point.
     described = asdict(metadata)
-    save_with_metadata(result, point.path(directory), described.pop("tables") | described, clear=False)
+    save_with_metadata(result, point.path(directory), described.pop("tables") | described)
     return metadata
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.core.base.sealed import SavedResult, reader
+from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.text import html_facts
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.theory.search.local_search import Restart
@@ -111,9 +111,6 @@ class WorstInput(SavedResult):
             f"WorstInput(n={self.n}, {self.objective} {self.measure} = {self.value:.4g}, largest flip at position "
             f"{self.position}, {'exact' if self.exact else 'searched'}: {how}, engine={self.engine.name})"
         )
-
-
-load_worst_input = reader(WorstInput, "load_worst_input")
 
 
 class SearchInterrupted(KeyboardInterrupt):

@@ -55,7 +55,9 @@ INPUTS, POSITIONS, SYMBOLS = (np.array(column) for column in zip(*FLIPS, strict=
 EXPECTED = np.array([100.0 * p + 10.0 * s + TOKENS[b, p] + 1 for b, p, s in FLIPS], np.float32)
 
 
-def spread(engine: Engine, where: Placement, progress: Any = None) -> tuple[np.ndarray, dict[str, int]]:
+def spread(
+    engine: Engine, where: Placement, progress: Any = None, finished: run.Finished | None = None
+) -> tuple[np.ndarray, dict[str, int]]:
     given = jnp.float32(1), TOKENS, INPUTS, POSITIONS[:, None], SYMBOLS[:, None], where, progress
-    values, elsewhere = run.Measuring(engine, *given).numbers()
+    values, elsewhere = run.Measuring(engine, *given, finished=finished or run.Finished()).numbers()
     return values[:, 0], elsewhere

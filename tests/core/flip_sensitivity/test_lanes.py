@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
-import time
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 
 import jaxsens
-from jaxsens.core.base.programs import numerics
 from jaxsens.core.placement import run
-from jaxsens.core.placement.lanes import Lanes
 from jaxsens.core.placement.program import FlipRequest
 from tests.small_models import small
 
@@ -26,80 +20,16 @@ def mesh_of(count: int) -> Mesh:
     return Mesh(np.array(jax.devices()[:count]), ("flips",))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_a_lane_computes_in_the_settings_of_the_thread_that_made_it(dtype):
-    config: Any = jax.config
-    with numerics(dtype), Lanes(2) as threads:
-        found = threads.run(lambda k: (str(jnp.asarray(0.0).dtype), config.jax_default_matmul_precision))
-    assert found == 2 * [(dtype, "highest")]
-
-
-def test_the_first_lanes_error_is_raised_once_all_lanes_have_ended():
-    ended = threading.Event()
-
-    def work(k: int) -> None:
-        time.sleep(0.1 * (4 - k))  # the last lane fails first, and the first ends after them
-        if k:
-            raise jaxsens.InputError(f"of lane {k}")
-        ended.set()
-
-    with Lanes(3) as threads:
-        with pytest.raises(jaxsens.InputError, match="of lane 1"):
-            threads.run(work)
-        assert ended.is_set()
-
-
-def test_after_ctrl_c_while_a_lane_is_started_none_runs_any_more(monkeypatch):
-    start, begun, ended = threading.Thread.start, threading.Event(), threading.Event()
-
-    def interrupted(thread: threading.Thread) -> None:
-        start(thread)
-        begun.wait(60)
-        raise KeyboardInterrupt  # the pool does not know of the thread yet
-
-    def work(k: int) -> None:
-        begun.set()
-        time.sleep(0.2)
-        ended.set()
-
-    monkeypatch.setattr(threading.Thread, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt), Lanes(1) as threads:
-        threads.run(work)
-    assert ended.is_set()
-
-
-def test_after_ctrl_c_no_lane_runs_any_more():
-    started, ended = threading.Barrier(3, timeout=60), []
-
-    def work(k: int) -> None:
-        started.wait()
-        time.sleep(0.5)
-        ended.append(k)
-
-    def press() -> None:
-        started.wait()
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    presser = threading.Thread(target=press)
-    presser.start()
-    with pytest.raises(KeyboardInterrupt), Lanes(2) as threads:
-        threads.run(work)
-    presser.join()
-    assert sorted(ended) == [0, 1]
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("jaxsens-lane")]
-
-
 @pytest.fixture
 def used(monkeypatch):
-    """How many lanes each measurement has."""
+    """How many threads each measurement has."""
     counts: list[int] = []
 
-    class Noted(Lanes):
-        def __init__(self, count: int) -> None:
-            counts.append(count)
-            super().__init__(count)
+    def noted(count: int) -> ThreadPoolExecutor:
+        counts.append(count)
+        return ThreadPoolExecutor(count)
 
-    monkeypatch.setattr(run, "Lanes", Noted)
+    monkeypatch.setattr(run, "ThreadPoolExecutor", noted)
     return counts
 
 

@@ -16,7 +16,7 @@ from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.options import Difference, Vmap
 from jaxsens.core.measures import L2, LInf
 from jaxsens.core.placement.placement import Placement
-from jaxsens.theory import load_worst_input
+from jaxsens.theory import WorstInput
 from jaxsens.theory.search.problem import Measured, SearchTask, after_one_change
 from jaxsens.theory.search.worst_input import worst_input
 from tests.refusals import refused
@@ -214,7 +214,7 @@ def test_a_result_is_read_back_as_it_was(tmp_path):
     found = searched(model_of(), 14, budget=as_numpy(3), seed=as_numpy(0), fixed={13: 3})
     path = tmp_path / "found.json"
     found.save(path)
-    read = load_worst_input(path)
+    read = WorstInput.load(path)
     assert read.description() == found.description()
     np.testing.assert_array_equal(read.tokens, found.tokens)
     assert read.restarts == found.restarts
@@ -222,11 +222,11 @@ def test_a_result_is_read_back_as_it_was(tmp_path):
     table = json.loads(path.read_text())
     table["content"]["value"] = 1.0
     path.write_text(json.dumps(table))
-    assert "checksum" in refused("path", load_worst_input, path)
+    assert "checksum" in refused("path", WorstInput.load, path)
     path.write_text('{"value": 1.0}')
-    assert "not written by jaxsens" in refused("path", load_worst_input, path)
+    assert "not written by jaxsens" in refused("path", WorstInput.load, path)
     os.remove(path)
-    assert "no such file" in refused("path", load_worst_input, path)
+    assert "no such file" in refused("path", WorstInput.load, path)
 
 
 ONE_LAYER = jaxsens.TransformerConfig(2, width=6, heads=2, layers=1, feed_forward=5, end_symbol=False)

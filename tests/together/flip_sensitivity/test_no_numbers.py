@@ -15,15 +15,8 @@ from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.measures import L2
 from jaxsens.core.placement import run
 from jaxsens.core.placement.placement import Placement
-from tests.together.flip_sensitivity.test_placement import (
-    EXPECTED,
-    INPUTS,
-    POSITIONS,
-    SYMBOLS,
-    TOKENS,
-    Formula,
-    mesh_of,
-)
+from tests.core.flip_sensitivity.formula import EXPECTED, INPUTS, POSITIONS, SYMBOLS, TOKENS, Formula
+from tests.together.flip_sensitivity.test_placement import mesh_of
 
 
 def test_a_flip_measured_as_nan_is_told_from_one_not_measured_yet():

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 
-import jax
 import jax.numpy as jnp
 import pytest
 
@@ -16,9 +15,8 @@ from jaxsens.cli import measure as command
 from jaxsens.cli.measuring import OutputOptions
 from jaxsens.cli.models import InputOptions
 from jaxsens.core.placement import progress
-from jaxsens.core.placement.progress import Bar, progress_of
+from jaxsens.core.placement.progress import progress_of
 from tests.refusals import refusal, refused
-from tests.small_models import small
 
 
 class Terminal(io.StringIO):
@@ -49,67 +47,17 @@ def wait_for(condition):
     assert condition()
 
 
-def test_true_is_a_bar_on_standard_error(monkeypatch, capsys):
+def test_true_is_a_bar_on_standard_error_from_the_start(monkeypatch, capsys):
     errors = a_terminal(monkeypatch)
-    with progress_of(True) as told:
-        assert isinstance(told, Bar)
-        told(1, 7)
-        wait_for(lambda: "1/7" in errors.getvalue())
-        told(7, 7)
-    assert "7/7" in errors.getvalue()
-    assert "flips" in errors.getvalue()
-    assert capsys.readouterr().out == ""
-
-
-def test_the_bar_says_which_program_is_compiled_in_its_thread(monkeypatch):
-    errors = a_terminal(monkeypatch)
-    said = []
-
-    def compile_one(name, factor):
-        def program(x):
-            return jnp.sin(x) * factor
-
-        program.__name__ = name
-        jax.jit(program)(1.0).block_until_ready()
-
-    original = Bar._text
-    monkeypatch.setattr(Bar, "_text", lambda bar: said.append(original(bar)) or said[-1])
     with progress_of(True) as told:
         assert told is not None
-        wait_for(lambda: "starting" in errors.getvalue())
+        wait_for(lambda: "preparing and compiling" in errors.getvalue())
         assert "0/?" not in errors.getvalue()
-        del said[:]
-        compile_one("_prepared", 0.751)
-        other = threading.Thread(target=compile_one, args=("elsewhere", 0.752))
-        other.start()
-        other.join()
-        told(3, 7)
-        compile_one("of_the_user", 0.753)
-        wait_for(lambda: "3/7 flips" in errors.getvalue())
-    assert said == [
-        "compiling program 1: what the flips share",
-        "program 1 compiled",
-        "3/7 flips",
-        "3/7 flips, compiling program 2: of_the_user",
-        "3/7 flips",
-    ]
-    compile_one("after", 0.754)  # nobody listens any more
-    assert "after" not in errors.getvalue()
-
-
-def test_a_measurement_says_what_it_compiles_from_its_first_program_on(monkeypatch):
-    a_terminal(monkeypatch)
-    said, original = [], Bar._text
-    monkeypatch.setattr(Bar, "_text", lambda bar: said.append(original(bar)) or said[-1])
-    monkeypatch.setattr(Bar, "_update", lambda bar: bar._text())
-    transformer = jaxsens.Transformer(small(alphabet_size=2, layers=1, dtype="float32"), seed=0)
-    assert transformer.parameters
-    jax.clear_caches()
-    jaxsens.flip_sensitivity(transformer, [0, 1] * 6, engine="vmap", progress=True)
-    parts = ["what the flips share", "the model in float64, for its rounding", "the flips"]
-    compiling = [f"compiling program {k}: {part}" for k, part in enumerate(parts, 1)]
-    assert [text for text in said if text.startswith("compiling")] == compiling
-    assert said[-1] == "11/11 flips"
+        told(1, 7)
+        wait_for(lambda: "1/7 flips" in errors.getvalue())
+        told(7, 7)
+    assert "7/7 flips" in errors.getvalue()
+    assert capsys.readouterr().out == ""
 
 
 def test_by_default_a_bar_comes_on_a_terminal_after_a_while(monkeypatch):
@@ -149,8 +97,9 @@ def test_the_bar_ends_with_the_measurement_also_where_it_fails(monkeypatch):
 
 
 def test_a_measurement_tells_its_bar_of_every_flip(monkeypatch):
-    a_terminal(monkeypatch)
+    errors = a_terminal(monkeypatch)
     assert len(measure(progress=True)) == 7
+    assert "7/7 flips" in errors.getvalue()
     assert len(measure(progress=False)) == 7
     seen = []
     measure(progress=lambda *told: seen.append(told))
