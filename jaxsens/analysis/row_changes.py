@@ -287,8 +287,8 @@ def _checked(
 ) -> RowsRequest:
     """Returns what is measured; raises all errors together."""
     words = as_inputs(model, tokens, problems, one=True)
-    requested, norm = read_substitution(flips, default_flips(model), problems), read_norm(measure, problems)
-    devices = checked_placement(placement, problems, model.mesh)
+    requested: Any = read_substitution(flips, default_flips(model), problems)
+    norm, devices = read_norm(measure, problems), checked_placement(placement, problems, model.mesh)
     if requested is None:
         problems.raise_if_any()
     # No row is read, so none is left out of the flips.
