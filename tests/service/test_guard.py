@@ -25,14 +25,14 @@ async def echo(request: Request) -> PlainTextResponse:
     return PlainTextResponse(f"{len(await request.body())} bytes")
 
 
+def echoing() -> Starlette:
+    places = ("/", "/v1/models", "/healthz", "/metrics")
+    return Starlette(routes=[Route(path, echo, methods=["GET", "POST"]) for path in places])
+
+
 @pytest.fixture
 def http():
-    app = Starlette(
-        routes=[
-            Route(path, echo, methods=["GET", "POST"]) for path in ("/", "/v1/models", "/healthz", "/metrics")
-        ],
-    )
-    transport = httpx.ASGITransport(Guard(app, TOKEN, ["127.0.0.1", "localhost", "::1"], 8321))
+    transport = httpx.ASGITransport(Guard(echoing(), TOKEN, ["127.0.0.1", "localhost", "::1"], 8321))
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8321")
 
 
