@@ -21,7 +21,7 @@ import jaxsens
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted(
     path
-    for pattern in ("*.md", "docs/**/*.md", "docs/**/*.ipynb", "cluster/*.md", "benchmarks/*.md")
+    for pattern in ("*.md", "docs/**/*.md", "docs/**/*.ipynb", "benchmarks/*.md")
     for path in ROOT.glob(pattern)
     if path.name != "CHANGELOG.md"  # it tells of names that were
 )
@@ -32,7 +32,7 @@ ELSEWHERE = frozenset(
         "Dockerfile Origin PYTHONPATH cmp kubernetes nohup transformers h100x8 x8 RMSNorm c_attn c_fc c_proj checkify "
         "jax_enable_x64 shard_map approximate lru_cache attn_implementation FeatureAblation xla_gpu_enable_triton_gemm "
         "scaled_dot_product_attention expm1 Literal VALUES JAXSENS_TYPES quick long parametrize Q_a bidirectional "
-        "auto_map",
+        "auto_map cuda12",
     )
 )
 """Names in documents that are those of other programs and packages."""
@@ -108,7 +108,7 @@ def defined(pattern: str) -> Iterator[tuple[ast.Module, str]]:
             node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
         ]
         told = {id(node.body[0].value) for node in holders if isinstance(node.body[0], ast.Expr)}
-        yield tree, file.stem
+        yield from ((tree, name) for name in (file.stem, file.parent.name))
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
                 yield tree, node.name

@@ -126,6 +126,7 @@ def test_the_table_of_restrictions_is_written(tmp_path, capsys):
     assert head.startswith("| model | depth | n = 64 |")
     assert [row.split("|")[2].strip() for row in rows] == ["1", "2"]
     assert all("| 1/1 | 0 | 2/2 |" in row for row in rows)
+    assert [path.name for path in tmp_path.iterdir()] == ["table.md"]  # which holds the rows now
 
 
 def test_a_stopped_table_goes_on_with_the_rows_that_it_has(tmp_path, monkeypatch, capsys):
@@ -157,32 +158,13 @@ def test_a_stopped_table_goes_on_with_the_rows_that_it_has(tmp_path, monkeypatch
     assert (tmp_path / "table.md").read_text() == resumed
 
 
-def test_rows_of_another_table_stay(tmp_path, monkeypatch):
-    def row(place, free_fraction):
-        _, depth, n = place
-        if n == 128:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return restrictions_table.RestrictionRow("0", depth, n, 1.0, accepted=True, largest_change=0.0)
-
-    monkeypatch.setattr(restrictions_table, "measure_restriction", row)
-    out = ["--models", "1", "--out", str(tmp_path / "t.md")]
-    assert main(["restrictions", *out, "--longest", "128"]) == 143
-    assert main(["restrictions", *out, "--longest", "64", "--free-fraction", "0.4"]) == 0
-    assert len([path for path in (tmp_path / "t.md.rows").iterdir() if path.suffix == ".json"]) == 2
-
-
-@pytest.mark.parametrize("inside", [None, "thesis.tex"])
-def test_a_folder_that_holds_something_else_is_refused_before_anything_is_computed(tmp_path, inside, capsys):
+def test_a_file_in_place_of_the_folder_of_rows_is_refused_before_anything_is_computed(tmp_path, capsys):
     rows = tmp_path / "t.md.rows"
-    if inside is None:
-        rows.write_text("mine")
-    else:
-        rows.mkdir()
-        (rows / inside).write_text("mine")
+    rows.write_text("mine")
     for command in (["restrictions", "--models", "0"], ["constructions", "--measure", "--cap", "9"]):
         assert main([*command, "--out", str(tmp_path / "t.md")]) == 2
-        assert f"{rows}, where rows would be kept, holds something else" in capsys.readouterr().err
-    assert (rows if inside is None else rows / inside).read_text() == "mine"
+        assert f"{rows}, where rows would be kept, is a file" in capsys.readouterr().err
+    assert rows.read_text() == "mine"
 
 
 def test_a_table_that_is_there_is_not_replaced_by_a_part_of_it(
@@ -196,11 +178,6 @@ def test_a_table_that_is_there_is_not_replaced_by_a_part_of_it(
     assert main(["restrictions", "--models", "1", "--out", str(tmp_path / "t.md")]) == 1
     assert (tmp_path / "t.md").read_text() == "the whole table"
     assert "No space left on device" in capsys.readouterr().err
-
-
-def test_rows_are_removed_once_the_table_holds_them(measured_at_once, tmp_path):
-    assert main(["restrictions", "--models", "1", "--longest", "64", "--out", str(tmp_path / "t.md")]) == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["t.md"]
 
 
 def test_wrong_arguments_are_refused_together(capsys):

@@ -157,11 +157,13 @@ def test_theorem6_ends_with_a_report_which_report_writes_again(tmp_path, capsys,
     write_training(tmp_path)
     (tmp_path / "theorem6.toml").write_text(THEOREM6)
     out = tmp_path / "out"
-    code, printed, log = run(capsys, "theorem6", tmp_path / "theorem6.toml", "--out", out)
+    options = ("--format", "pdf", "--width", "one")
+    code, printed, log = run(capsys, "theorem6", tmp_path / "theorem6.toml", "--out", out, *options)
     assert code == 0, log
     assert str(out / "report.html") in printed.replace("\n", "")
     for name in ("points.csv", "evaluation.csv", "summary.csv", "sweep.toml"):
         assert (out / name).stat().st_size > 0
+    assert {path.suffix for path in (out / "figures").iterdir()} == {".pdf"}
     page = (out / "report.html").read_text("utf-8")
     assert "rnn: after n = 6 symbols the cross-entropy, the mean over seeds, is 0.8664" in page
     (out / "report.html").unlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -76,6 +77,8 @@ def test_flips_of_a_formula_are_shown_by_the_names_of_its_symbols(capsys):
     assert main(["measure", *arguments]) == 0
     rows = [line.split()[1::2] for line in capsys.readouterr().out.splitlines() if line.startswith("\u2502")]
     assert rows[0][:4] == ["0", "2", "a", "b"]
+    assert main(["measure", "--model", "formula=Y Q_1", "alphabet=10", "--tokens", "1001", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["symbols"] == ["1", "0"]
 
 
 def test_a_warning_is_a_line_of_the_command_without_its_source(monkeypatch, config, tmp_path, capsys):
@@ -132,24 +135,9 @@ def test_quiet_measure_saves_and_prints_nothing(tmp_path, capsys):
 
 @pytest.mark.long
 def test_what_is_saved_is_kept_where_nobody_reads_what_is_printed(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "jaxsens",
-        "measure",
-        "--model",
-        "construction=parity",
-        "--n",
-        "8",
-        "--json",
-    ]
-    ran = subprocess.Popen(
-        [*command, "--save", str(tmp_path / "x.parquet")],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    words = ["measure", "--model", "construction=parity", "--n", "8", "--json", "--save"]
+    command, pipe = [sys.executable, "-m", "jaxsens", *words, str(tmp_path / "x.parquet")], subprocess.PIPE
+    ran = subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True)
     assert ran.stdout is not None
     ran.stdout.close()
     _, err = ran.communicate(timeout=120)
@@ -168,9 +156,3 @@ def test_a_sweep_of_another_config_names_the_option(monkeypatch, config, tmp_pat
     err = capsys.readouterr().err
     assert err.startswith(f"jaxsens: --out = '{out}': it holds 4 points")
     assert "model.width: 4 there, 8 here" in err
-
-
-def test_a_copy_of_a_built_in_variant_is_said_to_be_one(config, tmp_path, capsys):
-    config.write_text(TINY + '[[variant]]\nname = "leftmost-hard"\nmodel = {weighting = "leftmost-hard"}\n')
-    assert main(["sweep", str(config), "--out", str(tmp_path / "out")]) == 2
-    assert "variant.name = 'leftmost-hard': this name is taken by another variant" in capsys.readouterr().err

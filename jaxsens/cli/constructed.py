@@ -116,13 +116,10 @@ def _rows_folder(out: Path | None) -> Path | None:
 
 def _check_table(out: Path | None, problems: Problems) -> None:
     """Collects an error if a table cannot be written to --out, or its rows cannot be kept next to it until then."""
-    from jaxsens.core.sweeps.jobs.job import holds_only_rows
-
     check_output("--out", out, problems)
     folder = _rows_folder(out) if out and out.name else None
-    if folder is not None and not holds_only_rows(folder):
-        advice = f"another name: {folder}, where rows would be kept, holds something else"
-        problems.add("--out", str(out), advice)
+    if folder is not None and folder.exists() and not folder.is_dir():
+        problems.add("--out", str(out), f"another name: {folder}, where rows would be kept, is a file")
 
 
 def _tabulate(

@@ -62,7 +62,7 @@ class InputOptions(OptionGroup):
 
     def table(self, problems: Problems) -> dict[str, Any] | None:
         """Returns what the options say as a `[model]` table, or None after adding errors."""
-        table = fields_of(self.model or (), problems, "--model")
+        table = fields_of(self.model or (), problems, "--model", ("alphabet",))
         if table is not None and self.checkpoint is not None:
             table["checkpoint"] = str(self.checkpoint)
         return table

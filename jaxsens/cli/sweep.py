@@ -54,20 +54,16 @@ LOST = 75
 
 
 @dataclass(frozen=True)
-class SweepOptions:
-    """What is measured, and where it is kept.
+class MeasuredOptions:
+    """Which points are measured, and where they are kept.
 
     Attributes:
-        config: A TOML file; see --example and configs/.
+        config: A TOML file; see configs/.
         out: The output directory, which is required. To extend a sweep, reuse its directory with a config that adds
             lengths, seeds, variants or statistics.
         only: Measure only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
         shard: Measure part K of M of the points, for job arrays. Parts count from 0: 0/16 to 15/16. The last part to
             finish writes the report.
-        list_points: Print a summary of what would be measured, what is done, and the time that the rest takes; measure
-            nothing.
-        example: Print a commented config, and exit.
-        allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
         format: The format of the files in figures/.
         width: As on the page, or as wide as one column (3.25 inches) or two (6.75) of a paper: the files in figures/.
         quiet: Print only failures and warnings.
@@ -77,9 +73,6 @@ class SweepOptions:
     out: Annotated[OptionalOut, default("")] = None
     only: Only = ()
     shard: Annotated[Text, default("all", "K/M")] = None
-    list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
-    example: Flag = False
-    allow_code: Flag = False
     compilation_cache: CacheFolder = None
     format: Format = "svg"
     width: Width = "page"
@@ -91,8 +84,24 @@ class SweepOptions:
         if self.config is None or self.out is None:
             values = {"CONFIG": self.config, "--out": self.out}
             missing = " and ".join(name for name, value in values.items() if value is None)
-            raise InputError(f"sweep: {missing} missing; `jaxsens sweep --example` prints a config")
+            raise InputError(f"{missing} missing; `jaxsens sweep --example` prints a config of a sweep")
         return self.config, self.out
+
+
+@dataclass(frozen=True)
+class SweepOptions(MeasuredOptions):
+    """What is measured, and where it is kept.
+
+    Attributes:
+        list_points: Print a summary of what would be measured, what is done, and the time that the rest takes; measure
+            nothing.
+        example: Print a commented config, and exit.
+        allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
+    """
+
+    list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
+    example: Flag = False
+    allow_code: Flag = False
 
     def load(self) -> tuple[Sweep, Sequence[Point]]:
         """Returns the sweep of the config, and the points that are chosen of it."""
@@ -166,7 +175,7 @@ def sweep(
     if options.example:
         print(files("jaxsens.core.sweeps").joinpath("example.toml").read_text("utf-8"), end="")
         return 0
-    (_, out), quiet = options.places, options.quiet
+    _, out = options.places
     if options.list_points:
         return _list(*options.load(), out)
     check_folder("sweep", out)
@@ -176,45 +185,32 @@ def sweep(
     from jaxsens.core.sweeps.sweep import run_whole
 
     sweep, chosen = options.load()
-    progress = Console(stderr=True, quiet=quiet)
+    progress = Console(stderr=True, quiet=options.quiet)
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache) as programs:
         outcomes = run_whole(sweep, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         print_text(progress, f"{programs}")
-    return finish(sweep, outcomes, out, quiet, options.shard is not None, options.format, options.width)
+    return finish(sweep, outcomes, options)
 
 
-def finish(
-    sweep: Sweep,
-    outcomes: Sequence[Outcome],
-    out: Path,
-    quiet: bool,
-    part: bool = False,
-    format: Format = "svg",
-    width: Width = "page",
-) -> int:
+def finish(sweep: Sweep, outcomes: Sequence[Outcome], options: MeasuredOptions) -> int:
     """Says how the jobs of a sweep ended, writes its report, and returns the exit code.
 
-    Args:
-        sweep: the sweep.
-        outcomes: of its jobs, in their order.
-        out: its directory.
-        quiet: whether only failures are printed.
-        part: whether others measure the points that are missing, so that there is no report before they are there.
-        format, width: of the files in figures/.
+    Of a shard, others measure the points that are missing, so that there is no report before they are there.
     """
     from jaxsens.core.sweeps.jobs.job import why_unwritable
     from jaxsens.core.sweeps.status import counts_text
 
+    (_, out), quiet = options.places, options.quiet
     console, progress, counts = Console(stderr=True), Console(stderr=True, quiet=quiet), sweep.stored(out)
     done, ended = counts_text(counts), say_end(console, outcomes, counts_text(counts))
     if not ended and counts["points"][0] == 0:
         print_text(console, "no point could be measured")
-    elif not ended and part and any(stored < of for stored, of in counts.values()):
+    elif not ended and options.shard is not None and any(stored < of for stored, of in counts.values()):
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")
     elif not ended:
         try:
-            report(out, format=format, width=width, quiet=quiet)
+            report(out, format=options.format, width=options.width, quiet=quiet)
         except OSError as error:
             print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
             return 1
@@ -266,7 +262,7 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     # What all processes measured.
     jobs = [PointsJob(sweep, out), *(RecordsJob(sweep, name, out) for name in sweep.table_points)]
     outcomes = [run(one, progress, []) for one in jobs]
-    return max(code, finish(sweep, outcomes, out, options.quiet, False, options.format, options.width))
+    return max(code, finish(sweep, outcomes, options))
 
 
 def report(

@@ -20,6 +20,7 @@ from jaxsens.cli.shared import (
     programs_kept,
     say_end,
 )
+from jaxsens.cli.sweep import MeasuredOptions, finish
 from jaxsens.core.base.files import only_inside
 
 
@@ -84,27 +85,27 @@ def train(config: Config, /, *, given: Running) -> int:
     return 0
 
 
-def theorem6(config: Config, /, *, given: Running) -> int:
+def theorem6(options: Annotated[MeasuredOptions, tyro.conf.arg(name="")]) -> int:
     """Train models and evaluate them on longer words (Theorem 6).
 
     Writes cross-entropy, accuracy and flip sensitivity, beside Hahn (2020), Theorem 6: tables, plots,
-    report.html. Run it again to resume.
+    report.html. Run it again to resume. Of M parts, each trains every M-th model; once all models are trained, the
+    same commands measure.
 
     For example: jaxsens theorem6 configs/theorem6_quick.toml --out results/theorem6
 
     Args:
-        config: A TOML file; see configs/theorem6_quick.toml.
-        given: Where, and how.
+        options: As of a sweep.
     """
-    check_folder("theorem6", given.out)
-    from jaxsens.cli.sweep import finish
+    config, out = options.places
+    check_folder("theorem6", out)
     from jaxsens.training.theorem6.config import load_theorem6_config
     from jaxsens.training.theorem6.run import run_theorem6
 
-    experiment = load_theorem6_config(config)
-    with flags_named({"directory": "--out"}), programs_kept(given.compilation_cache):
-        sweep, outcomes = run_theorem6(experiment, given.out, Console(stderr=True, quiet=given.quiet))
-    return finish(sweep, outcomes, given.out, given.quiet)
+    experiment, console = load_theorem6_config(config), Console(stderr=True, quiet=options.quiet)
+    with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache):
+        sweep, outcomes = run_theorem6(experiment, out, console, options.only, options.shard)
+    return finish(sweep, outcomes, options)
 
 
 def generalisation(config: Config, /, *, given: Running) -> int:

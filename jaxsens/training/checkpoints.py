@@ -14,7 +14,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import hashlib
-import logging
 import os
 import re
 import secrets
@@ -36,7 +35,6 @@ from jaxsens.core.base.files import made_place, named_failures, never_a_link, ta
 from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.core.base.strict import typed_arguments
-from jaxsens.core.base.text import html_facts
 from jaxsens.core.models.config_tables import build
 from jaxsens.formal.languages import Language
 from jaxsens.training.config import TrainConfig
@@ -82,17 +80,6 @@ class TrainedModel:
     def language(self) -> Language:
         """The language that it was trained on."""
         return self.config.language
-
-    def _repr_html_(self) -> str:
-        """What a notebook shows."""
-        rows: dict[str, object] = {
-            "model": self.config.table()["model"]["kind"],
-            "language": self.config.table()["language"]["name"],
-            "task": self.config.task,
-            "steps": self.step,
-            "directory": self.directory,
-        }
-        return html_facts("Trained model", rows)
 
 
 @typed_arguments
@@ -146,7 +133,7 @@ def save(
         with named_failures(path, hidden):
             hidden.mkdir(parents=True)
             _reserve(hidden / "room", sum(array.nbytes for array in arrays.values()))
-            with _no_tracebacks_in_logs(), orbax.PyTreeCheckpointer() as checkpointer:
+            with orbax.PyTreeCheckpointer() as checkpointer:
                 checkpointer.save((hidden / _STATE).absolute(), arrays)
             manifest = {
                 "step": step,
@@ -341,21 +328,6 @@ def _reserve(place: Path, size: int) -> None:
             raise
     finally:
         place.unlink(missing_ok=True)
-
-
-@contextmanager
-def _no_tracebacks_in_logs() -> Iterator[None]:
-    """Keeps Orbax's threads from logging the tracebacks of what `save` raises all the same."""
-
-    def wanted(record: logging.LogRecord) -> bool:
-        return record.exc_info is None
-
-    logger = logging.getLogger("absl")
-    logger.addFilter(wanted)
-    try:
-        yield
-    finally:
-        logger.removeFilter(wanted)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -11,13 +10,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from jaxsens import InputError, Transformer, TransformerConfig
+from jaxsens import Transformer, TransformerConfig
 from jaxsens.core.models.transformer.module import check_tokens
-from jaxsens.training import baselines
 from jaxsens.training.baselines import LSTM, RNN, Baseline, BaselineParameters, Convolution
 from jaxsens.training.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
 from tests.baseline_reference import loop_output
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 from tests.tolerances import FORWARD
 
 MODELS: dict[type[BaselineConfig], Any] = {LSTMConfig: LSTM, RNNConfig: RNN, ConvolutionConfig: Convolution}
@@ -91,13 +89,6 @@ def test_initial_weights_have_the_variances_that_are_documented(kind):
         assert np.var(np.asarray(matrix)) == pytest.approx(variance, rel=6 * np.sqrt(2 / matrix.size))
 
 
-def test_an_nnx_module_can_be_split_and_merged():
-    model = LSTM(CONFIGS[0])
-    word = words(model.config, 4)
-    again = nnx.merge(*nnx.split(model))
-    np.testing.assert_array_equal(again(word), model(word))
-
-
 @pytest.mark.parametrize(
     ("kind", "changes", "arguments"),
     [
@@ -131,36 +122,6 @@ def test_all_problems_of_a_config_are_reported_at_once(kind, changes, arguments)
 def test_tokens_that_cannot_be_read_are_refused(tokens):
     refused("tokens", check_tokens, LSTMConfig(2, readout=1), tokens)
     refused("tokens", LSTM(LSTMConfig(2, width=4, readout=1)), tokens)
-
-
-def test_a_config_of_another_model_is_refused():
-    with refusal("config"):
-        LSTM(RNNConfig(2))  # pyright: ignore[reportArgumentType]
-    with pytest.raises(InputError, match="no rule for the config BaselineConfig"):
-        baselines.initialise(BaselineConfig(2), 0)
-
-
-@pytest.mark.parametrize("seed", [-1, 1.5, "a", None, True, np.bool_(True)])
-def test_a_seed_that_is_none_is_refused_with_any_other_problem(seed):
-    refused("config seed", Convolution, RNNConfig(2), seed=seed)
-
-
-def test_configs_are_values():
-    assert LSTMConfig(2, width=8).replace(width=4) == LSTMConfig(2, width=4)
-    assert hash(RNNConfig(2)) == hash(RNNConfig(2))
-    assert (LSTMConfig(2).end_of_sequence, LSTMConfig(2, end_symbol=False).end_of_sequence) == (2, None)
-    assert ConvolutionConfig(2).readout == "mean"
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        RNNConfig(2).width = 3  # pyright: ignore[reportAttributeAccessIssue]
-
-
-@pytest.mark.parametrize("config", CONFIGS)
-def test_a_baseline_of_given_parameters_is_the_one_that_they_came_from(config):
-    kind, tokens = MODELS[type(config)], np.array([0, 1, 1, 0])
-    model = kind(config, seed=3)
-    same = kind(config, parameters=jax.tree.map(np.asarray, model.parameters))
-    assert np.array_equal(same(tokens), model(tokens))
-    assert not np.array_equal(kind(config, seed=4)(tokens), model(tokens))
 
 
 def test_parameters_of_another_config_are_refused_with_every_shape():

@@ -96,22 +96,6 @@ def test_a_config_written_as_json_and_read_again_is_the_same(kind, task):
     assert TrainConfig.from_table(json.loads(json.dumps(config.table()))) == config
 
 
-def test_a_config_made_in_python_is_that_of_the_table():
-    from_python = TrainConfig(
-        language=Parity(0.3), model=LSTMConfig(2, width=4), optimiser=OptimiserConfig(100), task="recognition"
-    )
-    from_table = TrainConfig.from_table(
-        {
-            "task": "recognition",
-            "language": {"name": "parity", "end_probability": 0.3},
-            "model": {"kind": "lstm", "width": 4},
-            "optimiser": {"steps": 100},
-        }
-    )
-    assert from_python == from_table
-    assert from_python.model.logits == 2
-
-
 def test_whole_numbers_of_numpy_are_written_like_pythons():
     as_numpy: Any = np.int64
     config = TrainConfig(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 
 import numpy as np
+import pytest
 from rich.console import Console
 
 from jaxsens.training.curves import read_table, training_figure, training_summary, write_training_plot
@@ -63,17 +64,9 @@ def test_recognition_shows_accuracy(tmp_path):
     assert "0.75" in told(folder)
 
 
-def test_without_evaluations_the_last_loss_is_told(tmp_path):
-    folder = written(tmp_path, "")
-    assert (
-        len(training_figure(read_table(folder / "metrics.csv"), read_table(folder / "evaluation.csv")).axes)
-        == 1
-    )
-    write_training_plot(folder)
+@pytest.mark.parametrize("evaluations", ["", PREDICTED.splitlines()[0] + "\n"])
+def test_without_evaluations_the_last_loss_is_told(tmp_path, evaluations):
+    folder = written(tmp_path, evaluations)
+    figure = training_figure(read_table(folder / "metrics.csv"), read_table(folder / "evaluation.csv"))
+    assert len(figure.axes) == 1
     assert "20" in told(folder)
-
-
-def test_a_table_of_evaluations_without_rows_is_as_good_as_none(tmp_path):
-    folder = written(tmp_path, PREDICTED.splitlines()[0] + "\n")
-    assert write_training_plot(folder).is_file()
-    assert "loss" in told(folder)

@@ -97,16 +97,6 @@ def guides(axes) -> dict[str, np.ndarray]:
     return {text.get_text(): points for text, points in zip(named, ordered, strict=True)}
 
 
-def test_models_stand_together_by_task_and_language():
-    assert [(group.task, group.title) for group in GROUPS] == [
-        ("prediction", "PARITY, end probability 0.5"),
-        ("prediction", "2DYCK, open probability 0.5"),
-        ("recognition", "PARITY, end probability 0.5"),
-    ]
-    assert PARITY.names == ("parity-transformer", "parity-lstm", "exact")
-    assert (PARITY.has_choice, DYCK.has_choice, RECOGNITION.has_choice) == (False, True, False)
-
-
 def test_the_lines_of_parity_are_optimum_unigram_level_and_the_logarithms():
     (axes,) = figure_of(PARITY).axes
     lines, parity = guides(axes), Parity(0.5)
@@ -183,15 +173,6 @@ def test_sentences_give_the_distance_to_chance_and_to_the_optimum():
 def test_a_model_that_is_worse_than_chance_is_said_to_be_worse_and_not_part_of_the_way():
     (soft,) = sentences(alone(PARITY_TABLE, share=2.27))
     assert soft.endswith(" above the unigram level 1.0822; the optimum is 0.8664. This is worse than chance.")
-
-
-def test_the_table_pools_seeds_and_their_standard_errors():
-    table = prediction_table(DYCK)
-    row = dict(zip(table.header, table.rows[0], strict=False))
-    assert (row["model"], row["n"]) == ("2dyck-transformer", "16")
-    assert table.rows[0][3] == f"{0.01 / math.sqrt(3):.4f}"
-    assert len(table.rows) == 2 * len(LENGTHS)
-    assert all(len(row) == len(table.header) for row in table.rows)
 
 
 @pytest.mark.quick(1)

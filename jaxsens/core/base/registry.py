@@ -231,8 +231,11 @@ def of_words(base: Any, texts: Sequence[str], problems: Problems, name: str) -> 
     return read(base, kind if shorthand is None else {**shorthand, **table}, problems, name, file=True)
 
 
-def fields_of(texts: Sequence[str], problems: Problems, name: str) -> dict[str, Any] | None:
-    """Returns the table that words such as ("k=8", "sample=1000") describe; None after adding errors."""
+def fields_of(
+    texts: Sequence[str], problems: Problems, name: str, symbols: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """Returns the table that words such as ("k=8", "sample=1000") describe; None after adding errors. A field of
+    `symbols` names symbols: 10 is the symbols 1 and 0, and no number."""
     own, table = Problems(), dict[str, Any]()
     for word in texts:
         field, equals, text = word.partition("=")
@@ -242,7 +245,8 @@ def fields_of(texts: Sequence[str], problems: Problems, name: str) -> dict[str, 
         elif field in table:
             own.add((name, field), value_of(text), "once")
         else:
-            table[field] = value_of(text)
+            value = value_of(text)
+            table[field] = text if field in symbols and not isinstance(value, str | list) else value
     problems.include(own)
     return None if own else table
 

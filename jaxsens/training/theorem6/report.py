@@ -119,10 +119,6 @@ class Group:
         values, errors = (np.asarray(rows[name], dtype=np.float64) for name in (value, error))
         return float(values.mean()), float(np.sqrt(np.sum(errors**2))) / len(errors)
 
-    def longest(self, model: str) -> int:
-        """The longest words on which a model was evaluated."""
-        return max(record.n for record in self.records if record.variant == model)
-
 
 def groups(records: Sequence[EvaluationRecord]) -> tuple[Group, ...]:
     """The groups of models, in the order of the plan."""
@@ -150,7 +146,8 @@ def sentences(group: Group) -> tuple[str, ...]:
     """A sentence a model: how its cross-entropy at the longest prefixes compares with chance and with the optimum, or
     its accuracy and margin on the longest words."""
     tell = _prediction_sentence if group.task == "prediction" else _recognition_sentence
-    return tuple(tell(group, model, group.longest(model)) for model in group.names)
+    longest = {one.variant: one.n for one in sorted(group.records, key=lambda one: one.n)}
+    return tuple(tell(group, model, longest[model]) for model in group.names)
 
 
 def _prediction_sentence(group: Group, model: str, n: int) -> str:
@@ -183,14 +180,10 @@ def model_table(records: Sequence[EvaluationRecord]) -> ReportTable:
         "model": lambda record: record.variant,
         "task": lambda record: record.task,
         "language": lambda record: record.learned.name,
-        "longest trained on": lambda record: _or_dash(record.longest_trained),
-        "steps": lambda record: _or_dash(record.steps),
+        "longest trained on": lambda record: str(record.longest_trained or DASH),
+        "steps": lambda record: str(record.steps or DASH),
     }
     return table_of("", {record.variant: record for record in records}.values(), columns, numeric=2)
-
-
-def _or_dash(value: int | None) -> str:
-    return DASH if value is None else str(value)
 
 
 def prediction_table(group: Group) -> ReportTable:

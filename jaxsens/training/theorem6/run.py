@@ -6,7 +6,7 @@ points and evaluations are kept one by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from jaxsens.core.sweeps.jobs.job import Named, Outcome, RowsJob, run
 from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.points import select
 from jaxsens.core.sweeps.sweep import Sweep, SweepVariant, row_of, run_whole
-from jaxsens.training.checkpoints import check_directory
+from jaxsens.training.checkpoints import TrainedModel, check_directory, load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.loop import train_shown
 from jaxsens.training.source import LearnerSource, trained_source
@@ -28,8 +28,23 @@ from jaxsens.training.theorem6.report import ReportedEvaluation
 STATISTICS = ("mean", "max")
 
 
-def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> tuple[Sweep, list[Outcome]]:
+def run_theorem6(
+    experiment: Theorem6,
+    directory: Path,
+    console: Console,
+    only: Sequence[str] = (),
+    shard: str | None = None,
+) -> tuple[Sweep, list[Outcome]]:
     """Trains what is not trained to the end, then measures and evaluates what is not measured yet. See `run`.
+
+    Part K of M trains every M-th model, from the K-th on, because one process trains a model. It measures its points
+    only if all models are trained: before that no process knows the keys of the points of all.
+
+    Args:
+        experiment: the experiment.
+        directory: for all of it.
+        console: where to print.
+        only, shard: which points are measured, as for `select`.
 
     Returns:
         The sweep, and how the trainings, the points and the evaluations ended.
@@ -49,23 +64,39 @@ def run_theorem6(experiment: Theorem6, directory: Path, console: Console) -> tup
             for one in error.problems:
                 problems.note(("model", name), f"{one}: {remedy}")
     problems.raise_if_any()
+    select(_sweep(experiment, {}, {}).points, only, shard)  # refuses before anything is trained
+    first, every = (0, 1) if shard is None else map(int, shard.split("/"))
+    own = {name for name, _ in trained[first::every]}
     sources: dict[str, LearnerSource] = {}
 
     def compute(value: tuple[str, TrainConfig], reporter: Reporter) -> LearnerSource:
         name, config = value
-        model = train_shown(config, models_folder(directory, name), name, reporter)
+        folder = models_folder(directory, name)
+        model = train_shown(config, folder, name, reporter) if name in own else _trained(folder, config)
         sources[name] = trained_source(model, own_words=True)
         return sources[name]
 
+    trained.sort(key=lambda one: one[0] not in own)  # the others may be trained meanwhile
     items = [Named(name, (name, config), (name, 1)) for name, config in trained]
     job = RowsJob(items, compute, LearnerSource, {}, None)
     job.directory = directory  # what takes no more if a training does not
     outcome = run(job, console)
     failures = {str(failure.item): failure.message for failure in outcome.failures}
     sweep = _sweep(experiment, sources, failures)
-    if outcome.ended_early:
+    if outcome.ended_early or (shard is not None and failures):
         return sweep, [outcome]
-    return sweep, [outcome, *run_whole(sweep, directory, select(sweep.points), console)]
+    return sweep, [outcome, *run_whole(sweep, directory, select(sweep.points, only, shard), console)]
+
+
+def _trained(folder: Path, config: TrainConfig) -> TrainedModel:
+    """The model that another part trains."""
+    try:
+        model = load_checkpoint(folder)
+    except InputError:
+        model = None
+    if model is None or model.step < config.optimiser.steps:
+        raise InputError("another part trains it: run this command again when that one has ended")
+    return model
 
 
 def models_folder(directory: Path, name: str) -> Path:

@@ -8,7 +8,6 @@ import signal
 
 import pytest
 
-from jaxsens.core.base import files
 from jaxsens.core.base.sealed import write_sealed
 from jaxsens.core.engines.options import Vmap
 from jaxsens.core.flips.flips import Substitute
@@ -17,7 +16,6 @@ from jaxsens.core.placement.placement import Placement
 from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps import sweep as sweeps
-from jaxsens.core.sweeps.jobs import job as jobs
 from jaxsens.core.sweeps.points import select
 from jaxsens.core.sweeps.sweep import PointsJob, read_plan, read_points, run_sweep
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, printed, quiet, tiny_sweep
@@ -91,15 +89,6 @@ def test_the_tables_read_back_are_those_written(calls, tmp_path):
     flips = {(point.variant, point.n, point.seed): flips.to_pandas() for point, flips in found}
     assert list(flips) == list(zip(table["variant"], table["n"], table["seed"], strict=True))
     assert [frame["norm"].max() for frame in flips.values()] == list(table["max"])
-
-
-def test_a_second_run_measures_nothing_and_changes_nothing(calls, tmp_path):
-    run(tiny_sweep(), tmp_path)
-    before = csv(tmp_path)
-    outcome, log = run(tiny_sweep(), tmp_path)
-    assert (outcome.computed, outcome.finished, len(calls)) == (0, 8, 8)
-    assert csv(tmp_path) == before
-    assert "8 of 8 were done before" in log
 
 
 def test_another_statistic_is_computed_without_measuring(calls, tmp_path):
@@ -229,18 +218,6 @@ def test_a_signal_while_a_finished_sweep_is_looked_at_again_takes_no_row_away(
     assert outcome.finished == 8
 
 
-def test_a_full_disk_before_a_finished_sweep_is_looked_at_takes_no_row_away(calls, monkeypatch, tmp_path):
-    def full(*arguments):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    sweep = tiny_sweep()
-    run(sweep, tmp_path)
-    whole = csv(tmp_path)
-    monkeypatch.setattr(PointsJob, "prepare", full)
-    outcome, _ = run(sweep, tmp_path)
-    assert (outcome.unwritable != "", outcome.finished, csv(tmp_path)) == (True, 8, whole)
-
-
 @pytest.mark.usefixtures("interruptible")
 def test_a_run_that_is_stopped_keeps_the_rows_that_another_process_has_written(meanwhile, tmp_path):
     sweep = tiny_sweep()
@@ -295,36 +272,6 @@ def test_a_damaged_point_of_another_part_is_named_and_not_counted(calls, tmp_pat
     outcome, log = run(sweep, tmp_path, only=["n=4"])
     assert outcome.finished == 7
     assert f"damaged, left, because this run is not to compute it: {point}: " in log
-
-
-@pytest.mark.parametrize("looks_again", [True, False])
-def test_of_two_parts_that_end_together_the_later_sees_all_if_its_file_system_is_made_to_look(
-    meanwhile, monkeypatch, tmp_path, looks_again
-):
-    # As a client of NFS: what a folder lacked is remembered, until this client changes the folder.
-    sweep, remembered, look = tiny_sweep(), {}, jobs.see_what_others_wrote
-
-    def there_are(paths):
-        paths = [*paths]
-        for folder in {path.parent for path in paths} - remembered.keys():
-            remembered[folder] = files.there_are(folder.iterdir() if folder.exists() else ())
-        return {path for path in paths if path in remembered[path.parent]}
-
-    def see(folders):
-        for folder in {*folders}:
-            remembered.pop(folder, None)
-            look([folder])
-
-    def other_part():
-        there_are(point.path(tmp_path) for point in sweep.points)
-        run(sweep, tmp_path, only=["n=6"])
-
-    monkeypatch.setattr(jobs, "there_are", there_are)
-    monkeypatch.setattr(jobs, "see_what_others_wrote", see if looks_again else lambda folders: None)
-    meanwhile(other_part)
-    outcome, _ = run(sweep, tmp_path, only=["n=4"])
-    assert len(load_sweep(tmp_path).points) == 8
-    assert (outcome.finished == 8) == (tmp_path / "points.csv").exists() == looks_again
 
 
 @pytest.mark.needs("theory")

@@ -65,8 +65,3 @@ def test_another_parquet_file_is_not_taken_for_a_point(stored, tmp_path):
     result.save(tmp_path / "plain.parquet")
     with pytest.raises(DamagedFile):
         read_point(tmp_path / "plain.parquet", point.key, ())
-
-
-def test_a_missing_file_is_missing(stored):
-    with pytest.raises(FileNotFoundError):
-        read_point(stored[0] / "none.parquet", "", ())

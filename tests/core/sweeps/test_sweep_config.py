@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.options import Auto
-from jaxsens.core.models.parts.positions import Learned
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import AverageHard, Softmax
 from jaxsens.core.models.transformer.config import TransformerConfig
@@ -121,13 +121,24 @@ def test_a_wrong_value_is_refused_with_its_path(key, value):
     assert [one.path[0] for one in caught.value.problems] == [key]
 
 
-def test_a_config_without_variants_or_lengths_says_so():
-    refused("lengths variants", parse_sweep_config, "[model]\nalphabet_size = 2\n")
+WIDE = '[[variant]]\nname = "wide"\nmodel = { alphabet_size = 2, width = 12 }\n'
+LEARNED = 'positions = {type = "Learned", max_length = 5}\n'
 
 
-def test_what_is_wrong_with_the_model_is_said_once_and_not_once_a_variant():
-    text = TINY.replace("heads = 1", "heads = 3")
-    assert "errors" not in refused("model.heads", parse_sweep_config, text)
+@pytest.mark.parametrize(
+    ("text", "path", "variants"),
+    [
+        ("[model]\nalphabet_size = 2\n", "lengths variants", 0),
+        (TINY.replace("heads = 1", "heads = 3"), "model.heads", 0),  # once, and not once a variant
+        (TINY + LEARNED, "lengths", 2),
+        (TINY + WIDE.replace("size = 2", "size = 3"), "variants", 0),
+        (f'{TINY}[measure]\nmeasure = {{kind = "l2", outputs = [1, 9]}}\n{WIDE}', "measure.measure.outputs", 2),
+        (TINY + '[measure]\nengine = "difference"\n' + WIDE.replace("width = 12", 'weighting = "sparsemax"'),
+         "measure.engine", 1),
+    ],
+)  # fmt: skip
+def test_what_a_variant_cannot_do_is_found_before_anything_runs(text, path, variants):
+    assert len(re.findall('variant "', refused(path, parse_sweep_config, text))) == variants
 
 
 def test_a_problem_of_the_model_that_every_variant_mends_is_none():
@@ -171,25 +182,6 @@ def test_a_length_beyond_what_can_be_certified_is_refused_before_anything_runs()
         parse_sweep_config(kept)
 
 
-def test_typed_values_are_tables_with_a_type():
-    sweep = tiny_sweep(
-        "feed_forward = 0", 'feed_forward = 0\npositions = [{type = "Learned", max_length = 9}]'
-    )
-    assert transformer(sweep.variants[0]).position_terms == (Learned(9),)
-
-
-def test_a_length_that_a_variant_cannot_read_is_refused_before_anything_runs():
-    text = TINY.replace(
-        "feed_forward = 0", 'feed_forward = 0\npositions = {type = "Learned", max_length = 5}'
-    )
-    assert refused("lengths", parse_sweep_config, text).count("max_length = 5") == 2  # once a variant
-
-
-def test_variants_that_read_different_alphabets_are_refused():
-    text = TINY + '[[variant]]\nname = "wide"\nmodel = {alphabet_size = 3}\n'
-    assert "wide: 3 symbols" in refused("variants", parse_sweep_config, text)
-
-
 @pytest.mark.needs("training")
 def test_a_variant_of_another_kind_keeps_what_its_kind_has_too():
     sweep = tiny_sweep(after='[[variant]]\nname = "lstm"\nmodel = {kind = "lstm"}\n')
@@ -211,19 +203,3 @@ def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path)
     (tmp_path / "deep.toml").write_text("lengths = " + "[" * 100_000)
     for name in ("none.toml", "broken.toml", "deep.toml"):
         assert name in refused("", load_sweep_config, tmp_path / name)
-
-
-def test_an_output_coordinate_that_a_variant_lacks_is_found_before_anything_runs():
-    own = '[measure]\nmeasure = {kind = "l2", outputs = [1, 9]}\n[[variant]]\nname = "wide"\nmodel = { width = 12 }\n'
-    said = refused("measure.measure.outputs", parse_sweep_config, TINY + own)
-    assert [f'variant "{name}"' in said for name in ("softmax", "leftmost-hard", "wide")] == [
-        True,
-        True,
-        False,
-    ]
-
-
-def test_an_engine_that_refuses_a_variant_is_found_before_anything_runs():
-    tiny_sweep()
-    own = '[measure]\nengine = "difference"\n[[variant]]\nname = "sparse"\nmodel = { weighting = "sparsemax" }\n'
-    assert 'variant "sparse"' in refused("measure.engine", parse_sweep_config, TINY + own)

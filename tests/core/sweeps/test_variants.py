@@ -49,10 +49,6 @@ def test_variants_of_one_seed_share_their_weights(sources):
     assert not np.array_equal(other.embedding, baseline.embedding)
 
 
-def test_every_built_in_variant_has_a_line_for_plots_and_reports():
-    assert all(0 < len(variant.line()) < 80 and "\n" not in variant.line() for variant in BUILT_IN.values())
-
-
 @pytest.mark.parametrize(
     ("positions", "expected"),
     [
