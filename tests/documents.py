@@ -31,8 +31,8 @@ ELSEWHERE = frozenset(
         r"\w+",
         "Dockerfile Origin PYTHONPATH cmp kubernetes nohup transformers h100x8 x8 RMSNorm c_attn c_fc c_proj checkify "
         "jax_enable_x64 shard_map approximate lru_cache attn_implementation FeatureAblation xla_gpu_enable_triton_gemm "
-        "scaled_dot_product_attention cuda12 expm1 Literal VALUES JAXSENS_TYPES quick long parametrize Q_a bidirectional "
-        "auto_map",
+        "scaled_dot_product_attention expm1 Literal VALUES JAXSENS_TYPES quick long parametrize Q_a bidirectional "
+        "auto_map cuda12",
     )
 )
 """Names in documents that are those of other programs and packages."""

@@ -150,7 +150,6 @@ def test_a_short_measurement_and_one_with_a_progress_of_its_own_say_nothing(monk
 
 MASKED: Any = np.ma.array([0, 1, 1, 0], mask=[False, True, False, False])
 MISTAKEN: dict[str, tuple[str, Callable[[], Any]]] = {
-    "a coordinate twice": ("outputs", lambda: PUBLIC.L2(outputs=[0, 2, 0])),
     "an alphabet of text": ("flips", lambda: PUBLIC.flip_sensitivity(MODEL, [0, 1, 1], flips="2")),
     "masked tokens": ("tokens", lambda: PUBLIC.flip_sensitivity(MODEL, MASKED)),
     "a list of masked tokens": ("tokens", lambda: PUBLIC.flip_sensitivity(MODEL, [MASKED, MASKED])),

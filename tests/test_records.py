@@ -64,23 +64,16 @@ def test_bounds_come_back(mask, tmp_path):
     for found, load in ((certified, CertifiedBound.load), (lemma, Lemma5.load)):
         found.save(tmp_path / "found.json")  # pyright: ignore[reportAttributeAccessIssue]
         assert same(load(tmp_path / "found.json"), found)
-        said = refused("path", jaxsens.analysis.LayerChanges.load, tmp_path / "found.json")
-        assert "give a file of LayerChanges.save" in said
+        said = refused("path", jaxsens.analysis.RowChanges.load, tmp_path / "found.json")
+        assert "give a file of RowChanges.save" in said
 
 
-def test_layer_changes_come_back_and_are_drawn(tmp_path):
-    found = jaxsens.analysis.layer_changes(model(), [0, 1, 2, 0, 3], keep=[0])
-    found.save(tmp_path / "found.json")
-    assert same(jaxsens.analysis.LayerChanges.load(tmp_path / "found.json"), found)
-    lines = {line.get_label(): line.get_ydata() for line in found.plot().get_lines()}
-    np.testing.assert_array_equal(lines["the flipped row"], found.own.mean(axis=0))
-
-
-def test_an_influence_matrix_comes_back_with_its_names(tmp_path):
-    found = jaxsens.analysis.influence_matrix(model(), [0, 1, 2, 0, 3])
-    for one in (found, dataclasses.replace(found, names={0: "a", 1: "b", 2: "c", 3: "end"})):
-        one.save(tmp_path / "found.json")
-        assert same(jaxsens.analysis.InfluenceMatrix.load(tmp_path / "found.json"), one)
+def test_changes_of_rows_come_back_with_their_names(tmp_path):
+    for measure in (jaxsens.analysis.layer_changes, jaxsens.analysis.influence_matrix):
+        found = measure(model(), [0, 1, 2, 0, 3])
+        for one in (found, dataclasses.replace(found, names={0: "a", 1: "b", 2: "c", 3: "end"})):
+            one.save(tmp_path / "found.json")
+            assert same(jaxsens.analysis.RowChanges.load(tmp_path / "found.json"), one)
 
 
 def test_damaged_and_missing_files_are_named(tmp_path):
@@ -96,10 +89,8 @@ def test_notebooks_show_every_result_with_its_texts_escaped():
     worst = jaxsens.theory.worst_input(model(), 4)
     hard = jaxsens.theory.restrict(model(weighting="leftmost-hard"), 12, 0.7)
     changes = jaxsens.analysis.layer_changes(model(), [0, 1, 2, 0, 3])
-    influence = jaxsens.analysis.influence_matrix(model(), [0, 1, 2, 0, 3])
     attention = jaxsens.analysis.attention_statistics(model(), [0, 1, 2, 0, 3])
-    growth = jaxsens.theory.logit_growth(model(), [4, 6, 8])
-    for result in (certified, lemma, worst, hard, changes, influence, attention, growth):
+    for result in (certified, lemma, worst, hard, changes, attention):
         assert "<table" in result._repr_html_()  # pyright: ignore[reportAttributeAccessIssue]
     assert f"{worst.value:.4g}" in worst._repr_html_()
     assert "&lt;b&gt;" in html_facts("<b>", {"<i>": "<script>"}, "<p>")

@@ -150,7 +150,7 @@ class Call:
 
 
 _ENGINES_CALL = {
-    "agree", "apart", "atom_text", "attention", "at_length", "between", "budget_beside", "check", "chosen", "combined",
+    "agree", "apart", "atom_text", "attention", "at_length", "between", "budget", "check", "chosen", "combined",
     "differs", "drawing", "drawn", "equals", "given", "of", "of_array", "of_changes", "of_outputs", "output_of",
     "refusal", "resolution", "rows_of", "scale", "shaped", "shorthand", "text", "told", "values", "without_function",
     "written", "least", "holds", "as_sum",
@@ -234,8 +234,7 @@ def _objects() -> dict[str, Any]:
         "LSTM": jaxsens.training.LSTM(jaxsens.training.LSTMConfig(2, width=4)),
         "CompiledTransformer": jaxsens.construction("parity"),
         "PretrainedModel": jaxsens.load_pretrained(prepared()["folder"] / "bert", output="logits"),
-        "TransformerConfig": model.config, "LayerChanges": jaxsens.analysis.layer_changes(model, [0, 1, 1, 0]),
-        "InfluenceMatrix": jaxsens.analysis.influence_matrix(model, [0, 1, 1, 0]),
+        "TransformerConfig": model.config, "RowChanges": jaxsens.analysis.layer_changes(model, [0, 1, 1, 0]),
         "AttentionStatistics": jaxsens.analysis.attention_statistics(model, [0, 1, 1, 0]),
         "CriticalTemperatures": jaxsens.analysis.critical_temperatures(model, [0, 1, 1, 0]),
         "WorstInput": jaxsens.theory.worst_input(model, 3), "Lemma5": theory.lemma5(model, 4),
@@ -251,7 +250,7 @@ def _objects() -> dict[str, Any]:
 
 
 SPECIAL: dict[str, dict[str, Callable[[], Any]]] = {
-    "AttentionStatistics": {"statistic": lambda: "entropy"}, "InfluenceMatrix": {"statistic": lambda: "mean"},
+    "AttentionStatistics": {"statistic": lambda: "entropy"}, "RowChanges": {"statistic": lambda: "mean"},
     "PretrainedModel": {"text": lambda: "cat"},
     "Restriction": {"word": lambda: np.maximum(prepared()["restriction"].values, 0)},
     "Automaton": {"n": lambda: 3, "tokens": lambda: WORDS}, "Client": {"model": lambda: "m", "tokens": lambda: "t"},
@@ -281,7 +280,6 @@ FAMILY = logic.PredicateFamily("even", (), lambda value: value % 2 == 0)
 EVEN = logic.Predicate(FAMILY)
 _LEFT_OUT = {
     "load_checkpoint", "load_result", "load_sweep", "phase_diagram", "from_weights", "from_torch", "train",
-    "LogitGrowth",
 }  # fmt: skip
 """What is refused with the right arguments too: files that are not there."""
 
@@ -307,8 +305,8 @@ def public_names(module: Any) -> Iterator[str]:
 
 RETURNED = {
     "AttentionStatistics", "Automaton", "CertifiedBound", "ClosingChoice", "CompiledTransformer", "CorpusRow",
-    "CriticalTemperatures", "DescribedModel", "FlipSensitivity", "Fragment", "InfluenceMatrix", "KeptPrograms",
-    "LayerChanges", "Lemma5", "LogitGrowth", "MisclassifiedPair", "ModelChanges", "NamedFormula",
+    "CriticalTemperatures", "DescribedModel", "FlipSensitivity", "Fragment", "KeptPrograms",
+    "RowChanges", "Lemma5", "MisclassifiedPair", "ModelChanges", "NamedFormula",
     "PhaseDiagram", "PretrainedModel", "Restriction", "SweepResult", "TrainedModel", "Verdict",
     "Violation", "Words", "WorstInput", "Layered",
 }  # fmt: skip

@@ -2,12 +2,11 @@
 
 from .gaps import critical_inverse_temperature as critical_inverse_temperature
 from .gaps import gap_counts as gap_counts
-from .influence import InfluenceMatrix as InfluenceMatrix
-from .influence import influence_matrix as influence_matrix
-from .layers import LayerChanges as LayerChanges
-from .layers import layer_changes as layer_changes
 from .phase import PhaseDiagram as PhaseDiagram
 from .phase import phase_diagram as phase_diagram
+from .row_changes import RowChanges as RowChanges
+from .row_changes import influence_matrix as influence_matrix
+from .row_changes import layer_changes as layer_changes
 from .statistics import AttentionStatistics as AttentionStatistics
 from .statistics import attention_statistics as attention_statistics
 from .temperatures import CriticalTemperatures as CriticalTemperatures

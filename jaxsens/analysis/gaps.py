@@ -1,21 +1,8 @@
 """How many competitors a row's maximal score has, and the inverse temperature at which it wins half of the weight.
 
-A row of scores s_1, ..., s_n with the maximum s* has the gap-counting function N(g) = #{j : s* - s_j <= g}. Hayase and
-Karakida, "A Unified Framework for Critical Scaling of Inverse Temperature in Self-Attention" (2026, arXiv 2605.12697),
-show that the inverse temperature at which softmax concentrates follows from it: below a critical scale the top
-competitors stay unseparated, above it the entropy collapses. Of the paper, the abstract was available. The definition
-here is ours: the critical inverse temperature beta* is that at which the maximum has half of the weight,
-
-    sum_j exp(-beta* (s* - s_j)) = 2, the same as integral_0^oo beta* exp(-beta* g) (N(g) - 1) dg = 1,
-
-since exp(-b h) is the integral of b exp(-b g) over g >= h. Let g_1 <= g_2 <= ... be the gaps of the other keys. Then
-
-    max_k log(k) / g_k  <=  beta*  <=  1.73 max_k log(k + 1) / g_k.
-
-With N, the sides are the maxima over g > 0 of log(N(g) - 1) / g, and of 1.73 log N(g) / g. Proof of the first: k keys
-have a gap of at most g_k, so 1 >= k exp(-beta* g_k). Of the second: with u = max_k log(k + 1) / g_k, each
-exp(-c u g_k) is at most (k + 1)^-c, and their sum is at most zeta(c) - 1, which is 1 at c = 1.7286.... The two maxima
-differ by a factor of at most log(3) / log(2) but for k = 1, the nearest competitor.
+Scores s_1, ..., s_n with the maximum s* have the gap-counting function N(g) = #{j : s* - s_j <= g}. The critical
+inverse temperature beta* is that at which the maximum has half of the weight: sum_j exp(-beta* (s* - s_j)) = 2.
+docs/attention.md has its bounds by N, and the source.
 """
 
 from __future__ import annotations
@@ -39,7 +26,7 @@ def gap_counts(
 ) -> Int[np.ndarray, "*rows gaps"]:
     """Returns N(g), the number of keys of each row whose score is at most g below the row's maximum, itself counted.
 
-    The module's text has the source. O(rows n gaps) operations and memory.
+    O(rows n gaps) operations and memory.
 
     Args:
         scores: (..., n); a score of -inf is that of no key.
@@ -61,7 +48,7 @@ def critical_inverse_temperature(
 ) -> Float[np.ndarray, "*rows"]:
     """Returns the inverse temperature of each row at which softmax gives its maximal score half of the weight.
 
-    It is shift-invariant, and divided by c if scores are multiplied by c > 0. The module's text has the definition, its
+    It is shift-invariant, and divided by c if scores are multiplied by c > 0. docs/attention.md has the definition, its
     bounds by the gap-counting function, and the source. In float64, O(rows n) operations a step, some 10 to 40 steps.
 
     Args:

@@ -55,7 +55,6 @@ class ServeOptions(OptionGroup):
         name: A further name under which the service is called, such as that of a proxy.
         token: What clients must know; also from the environment, as JAXSENS_TOKEN, where no list of processes shows it.
         dtype: What models from folders are computed in.
-        memory: Bytes that loaded models may take together; those used longest ago are dropped.
         most_tokens: The longest input.
         most_seconds: The longest measurement, by its estimate.
         most_memory: The most bytes of a measurement, by its estimate.
@@ -69,7 +68,6 @@ class ServeOptions(OptionGroup):
     name: Names = ()
     token: Annotated[Text, default("a random one, printed at the start", "TEXT")] = None
     dtype: Annotated[str, default("float32", one_of(DTYPES))] = "float32"
-    memory: Annotated[Count, default("no limit")] = None
     most_tokens: Number = 4096
     most_seconds: Number = 3600
     most_memory: Annotated[Count, default("no limit")] = None
@@ -79,7 +77,7 @@ class ServeOptions(OptionGroup):
     def models(self) -> dict[str, str]:
         """Returns where models are, by name."""
         pairs = [one.partition("=") for one in self.model]
-        return {name: where for name, _, where in pairs}
+        return {name: os.path.abspath(where) if Path(where).is_dir() else where for name, _, where in pairs}
 
     def secret(self) -> str | None:
         """Returns the token that was given."""
@@ -93,7 +91,7 @@ class ServeOptions(OptionGroup):
             problems.add("--model", name, "each name once")
         if not 0 < self.port < 2**16:
             problems.add("--port", self.port, "a number from 1 to 65535")
-        for option in ("memory", "most_tokens", "most_seconds", "most_memory", "most_queued"):
+        for option in ("most_tokens", "most_seconds", "most_memory", "most_queued"):
             value = getattr(self, option)
             if value is not None and value < 1:
                 problems.add(f"--{option.replace('_', '-')}", value, "at least 1")
@@ -123,33 +121,32 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
             check_given(asked.models(), problems)
     with flags_named({"--out": "--store"}):
         check_folder("serve", asked.store)
-    from jaxsens.service.server import Service
     from jaxsens.service.server import serve as serve_at
 
-    service = Service(
-        models=asked.models(),
-        store=asked.store,
-        host=asked.host or "127.0.0.1",
-        port=asked.port,
-        names=asked.name,
-        token=asked.secret() or secrets.token_hex(16),
+    host, token = asked.host or "127.0.0.1", asked.secret() or secrets.token_hex(16)
+    here = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+    # A token that was given stays out of terminals and logs.
+    query = "" if asked.secret() else f"?token={token}"
+    print(f"jaxsens: http://{here}:{asked.port}/{query}", file=sys.stderr, flush=True)
+    if host not in _LOCAL:
+        told = "not encrypted: put a proxy with TLS before it; what passes is read and changed by anyone on the way"
+        print(f"jaxsens: http://{host}:{asked.port} is {told}", file=sys.stderr, flush=True)
+    serve_at(
+        asked.store,
+        host,
+        asked.port,
+        asked.name,
+        token,
         limits={
             "queued": asked.most_queued,
             "seconds": float(asked.most_seconds),
             "memory": asked.most_memory,
         },
-        worker={
+        settings={
+            "models": asked.models(),
             "dtype": asked.dtype,
-            "memory": asked.memory,
             "most_tokens": asked.most_tokens,
             "cache": asked.compilation_cache,
         },
     )
-    # A token that was given stays out of terminals and logs.
-    query = "" if asked.secret() else f"?token={service.token}"
-    print(f"jaxsens: {service.address}{query}", file=sys.stderr, flush=True)
-    if service.host not in _LOCAL:
-        told = "not encrypted: put a proxy with TLS before it; what passes is read and changed by anyone on the way"
-        print(f"jaxsens: http://{service.host}:{service.port} is {told}", file=sys.stderr, flush=True)
-    serve_at(service)
     return 0

@@ -262,11 +262,12 @@ def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
     """Returns the values of flips, exact or estimated."""
     run, flips, placement = call.run, call.flips, call.placement
     model, engine, tokens, bound = run.model, run.engine, call.tokens, None
+    some = flips.part(call.remaining)
     if call.engine.exact:
         estimate, parameters = None, as_arrays(model.parameters)
         engine, bound = rounding.rounding_of(engine, model, tokens, flips, parameters, placement)
     else:
-        estimate = call.engine.estimate(model, engine.measure, run.n, placement.budget)
+        estimate = call.engine.estimate(model, engine.measure, run.n, placement.budget())
         parameters = estimate.first
     passed = rounding.forward_pass(model, tokens, engine, parameters, placement)
     message = rounding.beyond_precision(model, run.n) or rounding.unresolved_scores(
@@ -280,7 +281,6 @@ def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
         functions.unflipped_value(engine.measure, call.unflipped)
     if estimate is not None:
         return estimate.result(call.empty, placement, report, passed.first)
-    some = flips.part(call.remaining)
     work = engine, parameters, tokens, some.inputs, some.positions, some.symbols
     Measuring(*work, placement, report, bound, call.finished, passed.first).numbers()
     return call.part(np.ones(len(some), bool))

@@ -102,7 +102,7 @@ def _check_alike(results: Sequence[FlipSensitivity], problems: Problems) -> None
             )
         if (
             one.asked.compared()["measure"] != first.compared()["measure"]
-            or one.asked.program != first.program
+            or one.asked.measure.program != first.measure.program
         ):
             remedy = f"that of results[0] is {first.measure!r}; measure them alike"
             problems.add(f"results[{k}]: measure", one.measure, remedy)

@@ -128,11 +128,12 @@ class Client:
         given = Placement() if placement is None else placement
         place = PlacementTable(given.batch_size, given.memory_budget)
         options = {**vars(request), "placement": place, "output": output}
-        question = Question(model, _plain(tokens), **options).table()
+        question = Question(model, tokens, **options).table()
         with collecting("flip_sensitivity") as problems:
             for name, value in question.items():
                 try:
-                    json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+                    text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain).encode()
+                    question[name] = json.loads(text)
                 except (TypeError, ValueError):
                     problems.add(name, value, "texts, finite numbers, or lists of them, which JSON can hold")
         job = self._post(question, until)
@@ -217,12 +218,6 @@ class Client:
         raise ServiceError(answer.status_code, why)
 
 
-def _plain(tokens: Any) -> Any:
-    """Texts and ids, as JSON values."""
-    if isinstance(tokens, str):
-        return tokens
-    if isinstance(tokens, list | tuple) and any(isinstance(one, str) for one in tokens):
-        return list(tokens)
-    if isinstance(tokens, list | tuple):
-        return [one if isinstance(one, int) else np.asarray(one).tolist() for one in tokens]
-    return np.asarray(tokens).tolist()
+def _plain(value: object) -> Any:
+    """An array, or a number of NumPy, as lists and numbers of Python."""
+    return np.asarray(value).tolist()

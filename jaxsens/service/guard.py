@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from collections.abc import Collection, Mapping
 from http.cookies import CookieError, SimpleCookie
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -67,11 +67,12 @@ class Guard:
 
     def _refused(self, scope: Scope, headers: Headers) -> Response | None:
         host, origin = headers.get("host", ""), headers.get("origin")
-        if _name(host) not in self._hosts:
+        name = (_address(f"//{host}").hostname or "").lower()
+        if name not in self._hosts:
             return refusal(
-                421, f"Host = {host!r}: the service is not called that; start it with --name {_name(host)}"
+                421, f"Host = {host!r}: the service is not called that; start it with --name {name}"
             )
-        if origin is not None and _place(origin) != host.lower():
+        if origin is not None and _address(origin).netloc.lower() != host.lower():
             return refusal(403, f"Origin = {origin!r}: requests from pages of other hosts are refused")
         size = headers.get("content-length", "0")
         if not size.isdecimal() or int(size) > MOST_BYTES:
@@ -142,20 +143,12 @@ def _with_headers(send: Send) -> Send:
     return sending
 
 
-def _place(origin: str) -> str:
-    """The name and port of an Origin header."""
+def _address(text: str) -> SplitResult:
+    """The parts of an address; none of what is no address."""
     try:
-        return urlsplit(origin).netloc.lower()
+        return urlsplit(text)
     except ValueError:
-        return ""
-
-
-def _name(host: str) -> str:
-    """The name in a Host header, without its port."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").lower()
-    except ValueError:
-        return ""
+        return urlsplit("")
 
 
 def refusal(status: int, why: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, suppress
 from typing import Any
+
+from starlette.exceptions import HTTPException
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.results.result import FlipSensitivity, load_result
@@ -23,17 +28,9 @@ STEP_SECONDS = 600.0
 ten times what all of it was estimated to take. Then it is replaced."""
 
 
-class Refused(Exception):
-    """A question that is not accepted now.
-
-    Attributes:
-        status: of HTTP.
-        retry: seconds after which to try again, or None.
-    """
-
-    def __init__(self, status: int, why: str, retry: float | None = None) -> None:
-        super().__init__(why)
-        self.status, self.retry = status, retry
+def refused(status: int, why: str, retry: float) -> HTTPException:
+    """Returns the refusal of a question that may be asked again after so many seconds."""
+    return HTTPException(status, why, {"Retry-After": f"{retry:.0f}"})
 
 
 class Jobs:
@@ -58,6 +55,7 @@ class Jobs:
         self.store, self.workers, self.metrics = store, workers, metrics
         self._queued, self._seconds, self._memory = queued, seconds, memory
         self._admitting, self._closing = 0, False
+        self._crashes = defaultdict[str, float](float)  # of workers that looked at a question, by its digest
         self._waked, self._watching = asyncio.Event(), dict[str, set[asyncio.Event]]()
 
     @property
@@ -70,17 +68,22 @@ class Jobs:
 
         Raises:
             InputError: for what cannot be measured.
-            Refused: if no worker is ready, too many questions wait, or the worker's process ends.
+            HTTPException: if no worker is ready, too many questions wait, or the worker's process ends.
         """
         if not self.ready:
-            raise Refused(503, "no worker is ready: models are being loaded, or the service ends", 2.0)
+            raise refused(503, "no worker is ready: models are being loaded, or the service ends", 2.0)
         if self._admitting >= _ADMITTING:
-            raise Refused(429, f"{self._admitting} questions wait to be looked at", 1.0)
+            raise refused(429, f"{self._admitting} questions wait to be looked at", 1.0)
+        digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
+        if self._crashes.get(digest, 0) >= MOST_CRASHES:
+            raise HTTPException(500, "a worker process ended, twice, while it looked at this question")
         worker = min((one for one in self.workers if one.ready), key=lambda one: one.job is not None)
         self._admitting += 1
         try:
             answer = await worker.ask("admit", STEP_SECONDS, question=question)
+            self._crashes.pop(digest, None)
         except WorkerGone as gone:
+            self._crashes[digest] += gone.blame
             answer: dict[str, Any] = {"error": str(gone)}
         finally:
             self._admitting -= 1
@@ -88,7 +91,7 @@ class Jobs:
             raise InputError.of_json(answer["refusal"])
         if "error" in answer:
             # Not 503: a client that tries again may end the next process too.
-            raise Refused(500, f"{answer['error']}, while a worker looked at this question")
+            raise HTTPException(500, f"{answer['error']}, while a worker looked at this question")
         return answer
 
     async def accept(self, question: Any) -> StoredJob:
@@ -96,7 +99,7 @@ class Jobs:
 
         Raises:
             InputError: for what cannot be measured.
-            Refused: if it would take too long or too much memory, or too much waits already.
+            HTTPException: if it would take too long or too much memory, or too much waits already.
             OSError: if the store takes no more.
         """
         known = await self.look_at(question)
@@ -122,20 +125,22 @@ class Jobs:
             return None
 
     def _check_affordable(self, about: dict[str, Any]) -> None:
-        """Raises Refused, with the estimate and what to do instead."""
+        """Raises HTTPException, with the estimate and what to do instead."""
         waiting, seconds = self.store.waiting()
         if waiting >= self._queued:
             retry = max(1.0, min(60.0, seconds / max(1, waiting)))
-            raise Refused(429, f"{waiting} jobs wait, as many as may (--most-queued)", retry)
+            raise refused(429, f"{waiting} jobs wait, as many as may (--most-queued)", retry)
         told = (
             f"{about['flips']} flips take about {about['seconds']:.0f} s and {about['bytes'] / 2**30:.1f} GiB"
         )
         instead = 'ask for fewer flips, as {"kind": "neighbours", "sample": 1000}, or run `jaxsens measure`'
         if about["seconds"] > self._seconds:
-            raise Refused(413, f"{told}; at most {self._seconds:.0f} s here (--most-seconds): {instead}")
+            raise HTTPException(
+                413, f"{told}; at most {self._seconds:.0f} s here (--most-seconds): {instead}"
+            )
         if self._memory is not None and about["bytes"] > self._memory:
             limit = f"{self._memory / 2**30:.1f} GiB"
-            raise Refused(413, f"{told}; at most {limit} here (--most-memory): {instead}")
+            raise HTTPException(413, f"{told}; at most {limit} here (--most-memory): {instead}")
 
     def cancel(self, job: StoredJob) -> None:
         """Cancels a job that waits or runs, at once: a worker then ends its step. Forgets one that has ended."""
@@ -225,10 +230,10 @@ class Jobs:
         try:
             place, seconds = str(self.store.result(job.id)), STEP_SECONDS + 10 * job.about["seconds"]
             return await worker.ask("measure", seconds, id=job.id, question=job.question, place=place)
-        except InputError as error:
-            return {"error": str(error)}
+        except InputError:
+            return {"error": "a link is in the place of its result, and none is followed: remove it"}
         except WorkerGone as gone:
-            return {"crash": str(gone), "counted": not gone.admitting}
+            return {"crash": str(gone), "blame": gone.blame}
 
     def _heard(self, message: dict[str, Any]) -> None:
         """Takes note that a worker is ready, or has done a step."""
@@ -246,12 +251,12 @@ class Jobs:
             self.store.discard(name)
             self._waked.set()
         elif "crash" in answer:
-            crashes = job.crashes + answer["counted"]
+            crashes = job.crashes + answer["blame"]
             if crashes < MOST_CRASHES:
                 self.store.change(name, state="queued", crashes=crashes, done=0)
                 self._changed(name)
             else:
-                why = f"{answer['crash']}, {crashes} times while it measured this; forget it (DELETE) to ask again"
+                why = f"{answer['crash']}, again, while it measured this; forget it (DELETE) to ask again"
                 self._end(job, "failed", why, crashes=crashes)
         elif "error" in answer:
             self._end(job, "failed", answer["error"], found={"refusal": answer.get("refusal")})

@@ -39,12 +39,13 @@ class WorkerGone(RuntimeError):
     """Raised where a worker process ended before it had answered.
 
     Attributes:
-        admitting: whether it also looked at a question, which may be what ended it.
+        blame: of the question: 1 if it is what ended the process; 0.5 for a measurement during which the process also
+            looked at a question; 0 for a question that it had not begun.
     """
 
-    def __init__(self, why: str, admitting: bool = False) -> None:
+    def __init__(self, why: str, blame: float = 1.0) -> None:
         super().__init__(why)
-        self.admitting = admitting
+        self.blame = blame
 
 
 class WorkerProcess:
@@ -71,11 +72,12 @@ class WorkerProcess:
             InputError: if a model cannot be loaded.
             OSError: if no process can be started.
         """
+        environment = (os.environ | dict(self._environment)).items()
         self._process = process = await asyncio.create_subprocess_exec(
             *COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, **self._environment},
+            env={name: value for name, value in environment if name != "JAXSENS_TOKEN"},
             start_new_session=True,  # Ctrl-C in a terminal is the server's
             limit=_LONGEST_LINE,
         )
@@ -110,10 +112,13 @@ class WorkerProcess:
             self.ready = False
             with suppress(ProcessLookupError):
                 process.kill()
-            admitting = any(request.do == "admit" for request in self._requests.values())
+            admitting = [request for request in self._requests.values() if request.do == "admit"]
             for request in self._requests.values():
+                blame = (
+                    float(request in admitting[:1]) if request.do == "admit" else 1.0 - bool(admitting) / 2
+                )
                 if not request.answer.done():
-                    request.answer.set_exception(WorkerGone(why, admitting))
+                    request.answer.set_exception(WorkerGone(why, blame))
             self._requests.clear()
         if refused:
             raise InputError.of_json(refused)

@@ -25,7 +25,7 @@ from jaxsens.core.measures import Measure
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.service import shown
 from jaxsens.service.guard import refusal
-from jaxsens.service.jobs import Jobs, Refused
+from jaxsens.service.jobs import Jobs
 from jaxsens.service.openapi import kinds, openapi
 from jaxsens.service.store import ENDED, StoredJob
 from jaxsens.service.worker.question import read_json, read_question
@@ -73,10 +73,9 @@ class Routes:
             Mount("/page", StaticFiles(directory=_PAGE)),
         ]
         handlers: Any = {
-            InputError: _unusable,
-            Refused: _refused,
-            OSError: lambda request, error: refusal(507, str(error)),
-            HTTPException: lambda request, error: refusal(error.status_code, error.detail),
+            InputError: lambda request, error: JSONResponse({"error": str(error), **error.json()}, 400),
+            OSError: lambda request, error: refusal(507, error.strerror or str(error)),
+            HTTPException: lambda request, error: refusal(error.status_code, error.detail, error.headers),
         }
         return Starlette(routes=routes, exception_handlers=handlers)
 
@@ -189,15 +188,3 @@ class Routes:
     async def ready(self, request: Request) -> Response:
         """Whether a worker has its models loaded."""
         return JSONResponse({"ready": self._jobs.ready}, status_code=200 if self._jobs.ready else 503)
-
-
-def _unusable(request: Request, error: Exception) -> Response:
-    unusable = error if isinstance(error, InputError) else InputError(str(error))
-    return JSONResponse({"error": str(error), **unusable.json()}, status_code=400)
-
-
-def _refused(request: Request, error: Exception) -> Response:
-    if not isinstance(error, Refused):
-        raise TypeError(type(error))
-    retry = {} if error.retry is None else {"Retry-After": f"{error.retry:.0f}"}
-    return refusal(error.status, str(error), retry)

@@ -7,8 +7,7 @@ import contextlib
 import os
 import socket
 import sys
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,63 +26,54 @@ from jaxsens.service.store import Store
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
 
-@dataclass(frozen=True)
-class Service:
-    """What is served, and how.
+def serve(
+    store: Path,
+    host: str,
+    port: int,
+    names: Collection[str],
+    token: str,
+    limits: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> None:
+    """Serves until a signal asks for an end: then it accepts nothing more, and ends its workers.
 
-    Attributes:
-        models: by name, a folder or "package.module:make".
+    Args:
         store: the folder of what was asked and measured.
         host, port: where it listens.
         names: further names under which it is called, such as that of a proxy.
         token: that clients need.
         limits: what `Jobs` accepts: `queued`, `seconds`, `memory`.
-        worker: what workers are told: `dtype`, `memory`, `most_tokens`, `cache`.
-    """
-
-    models: Mapping[str, str]
-    store: Path
-    host: str = "127.0.0.1"
-    port: int = 8321
-    names: tuple[str, ...] = ()
-    token: str = field(default="", repr=False)
-    limits: Mapping[str, Any] = field(default_factory=dict)
-    worker: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def address(self) -> str:
-        """Where a browser finds the page, without the token."""
-        host = "127.0.0.1" if self.host in ("0.0.0.0", "::") else self.host
-        host = f"[{host}]" if ":" in host else host
-        return f"http://{host}:{self.port}/"
-
-
-def serve(service: Service) -> None:
-    """Serves until a signal asks for an end: then it accepts nothing more, and ends its workers.
+        settings: of workers: `models`, each a folder or "package.module:make" by its name, `dtype`,
+            `most_tokens`, `cache`.
 
     Raises:
         InputError: for a store that cannot be used, a model that cannot be loaded, or a port that is taken.
     """
     os.umask(0o077)  # what people ask is theirs: workers inherit it
-    store = Store(service.store)
+    jobs = Store(store)
     try:
-        with _listening(service) as listener:
-            asyncio.run(_served(service, store, listener))
+        with _listening(host, port) as listener:
+            asyncio.run(_served(jobs, listener, (*_LOCAL, host, *names), token, limits, settings))
     finally:
-        store.close()
+        jobs.close()
 
 
-async def _served(service: Service, store: Store, listener: socket.socket) -> None:
-    settings = {"models": dict(service.models), **service.worker}
+async def _served(
+    store: Store,
+    listener: socket.socket,
+    names: Collection[str],
+    token: str,
+    limits: Mapping[str, Any],
+    settings: Mapping[str, Any],
+) -> None:
     workers = [WorkerProcess(settings, environment) for environment in device_environments()]
     metrics = Metrics()
-    jobs = Jobs(store, workers, metrics, **service.limits)
+    jobs = Jobs(store, workers, metrics, **limits)
     metrics.follow("waiting", "Jobs that wait or run", lambda: store.waiting()[0])
     metrics.follow("ready", "Workers that are ready", lambda: sum(one.ready for one in jobs.workers))
-    names = (*_LOCAL, service.host, *service.names)
     Connection.most = most_connections()
     config = uvicorn.Config(
-        Guard(Routes(jobs, service.models).app(), service.token, names, service.port),
+        Guard(Routes(jobs, settings["models"]).app(), token, names, listener.getsockname()[1]),
         log_config=None,  # its own closes every handler of this process, and absl's closes standard error with it
         log_level="error",  # a warning for every malformed head would let strangers fill the disk
         access_log=False,
@@ -129,16 +119,17 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
-def _listening(service: Service) -> Iterator[socket.socket]:
-    family = socket.AF_INET6 if ":" in service.host else socket.AF_INET
+def _listening(host: str, port: int) -> Iterator[socket.socket]:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # Connections inherit it. Without it each answer on a kept connection waits 40 ms for an acknowledgement.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            listener.bind((service.host, service.port))
+            listener.bind((host, port))
             listener.listen(128)
         except OSError as error:
-            where = f"--host {service.host} --port {service.port}"
-            raise InputError(f"serve: {where}: {error.strerror}; give another --port") from error
+            raise InputError(
+                f"serve: --host {host} --port {port}: {error.strerror}; give another --port"
+            ) from error
         yield listener

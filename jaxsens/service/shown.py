@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from jaxsens.core.results.pictures.picture import page
+from jaxsens.core.results.pictures.text_picture import picture_bytes
 from jaxsens.core.results.result import FlipSensitivity
+
+_TITLE = "Sensitivity by token"
 
 
 def as_svg(result: FlipSensitivity) -> bytes:
     """Returns the text with its tokens coloured by sensitivity."""
-    return _written(result.to_svg, "picture.svg")
+    return picture_bytes(result.view(), None, _TITLE, "svg")
 
 
 def as_page(result: FlipSensitivity) -> bytes:
     """Returns the page that `FlipSensitivity.to_html` writes."""
-    return _written(result.to_html, "picture.html")
+    return page(result.view(), title=_TITLE).encode()
 
 
 def as_fragment(result: FlipSensitivity) -> bytes:
@@ -46,10 +46,3 @@ def _plain(column: np.ndarray) -> list[Any]:
     if np.issubdtype(column.dtype, np.floating):
         return [float(one) if np.isfinite(one) else None for one in column]
     return column.tolist()
-
-
-def _written(write: Callable[[Path], object], name: str) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / name
-        write(path)
-        return path.read_bytes()

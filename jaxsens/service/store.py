@@ -56,8 +56,8 @@ class StoredJob:
         found: statistics.
         done, total: flips.
         message: why it failed.
-        crashes: how many worker processes ended while they measured it. Asking again does not clear it; a start of
-            the server does, unless the job has failed.
+        crashes: how many worker processes ended while they measured it; half of one that also looked at a question.
+            Asking again does not clear it; a start of the server does, unless the job has failed.
     """
 
     id: str
@@ -70,7 +70,7 @@ class StoredJob:
     done: int = 0
     total: int = 0
     message: str = ""
-    crashes: int = 0
+    crashes: float = 0
 
     @property
     def again(self) -> bool:
@@ -142,7 +142,8 @@ class Store:
 
     def lose(self, job: str, why: str) -> None:
         """Fails a job whose result is lost or damaged: asked again, it is measured again."""
-        if (place := self.result(job)).exists():
+        place = self.folder / "results" / f"{job}.parquet"
+        if place.exists() and not place.is_symlink():
             self._set_aside(place, why)
         self.change(job, state="failed", message="its result was lost or damaged; ask again")
 
@@ -176,7 +177,8 @@ class Store:
                 with only_inside(self.folder):
                     write_sealed(self.folder / "jobs" / f"{job.id}.json", _KIND, job.record(), indent=None)
             except (OSError, InputError) as error:
-                raise StoreFull(f"the store takes no more ({error}); what was measured is kept") from error
+                why = (error.strerror if isinstance(error, OSError) else None) or "a link lies in it"
+                raise StoreFull(f"the store takes no more ({why}); what was measured is kept") from error
         self._jobs[job.id] = job
 
     def forget(self, job: str) -> None:

@@ -8,7 +8,6 @@ from jaxsens.theory.hard_attention.misclassified import MisclassifiedPair, miscl
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
 from jaxsens.theory.lemma5 import Lemma5, lemma5
-from jaxsens.theory.logit_growth import LogitGrowth, logit_growth
 from jaxsens.theory.search.options import Search
 from jaxsens.theory.search.result import SearchInterrupted, WorstInput
 from jaxsens.theory.search.worst_input import worst_input
@@ -16,7 +15,6 @@ from jaxsens.theory.search.worst_input import worst_input
 __all__ = [
     "CertifiedBound",
     "Lemma5",
-    "LogitGrowth",
     "MisclassifiedPair",
     "Restriction",
     "RestrictionRefused",
@@ -27,7 +25,6 @@ __all__ = [
     "certified_bound",
     "check",
     "lemma5",
-    "logit_growth",
     "misclassified_pair",
     "restrict",
     "worst_input",

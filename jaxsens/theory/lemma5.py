@@ -11,32 +11,8 @@ Notation. y_j is the input of a layer at row j. z_j is what queries, keys and va
 pre-normalisation. v_m^h = z_m W_V^h W_O^h is the value of key m in head h as it reaches the residual stream. s_jm is
 the score of query j with key m as the softmax sees it: penalties added, divided by the temperature tau_j.
 
-The induction step, `next_layer`. One symbol i is exchanged. D bounds |Delta y_i|, and delta_j bounds |Delta y_j| for
-every other row j, over all words and all i. Row j sees nu_j keys. In one head with scores s, weights a, values v and
-average b, and a prime for the other word,
-
-    b' - b = sum_m a'_m (v'_m - v_m) + sum_m (a'_m - a_m) v_m .
-
-* No weight exceeds w_j = 1 / (1 + (nu_j - 1) e^(-2A)) <= e^(2A) / nu_j, for any scores in [-A, A].
-* The first sum is the published one. Over m /= i, a'_m V |Delta z_m| adds up to at most V times the largest visible
-  |Delta z_m|, and to at most V w_j times their sum. The flipped key adds V w_j |Delta z_i|.
-* The second sum is what the published proof omits. Let all scores but s_i move first, then s_i.
-  On the first move, d/dt b_t = sum_m a_m Delta s_m (v_m - b_t) with |Delta s_m| <= Lambda_q |Delta z_j| +
-  Lambda_k |Delta z_m|. A weighted average of |v_m - b_t| is at most R, because its square is at most the average of
-  |v_m|^2. So the query contributes at most R Lambda_q |Delta z_j|, and the keys at most R Lambda_k times the largest
-  |Delta z_m|, or 2 R Lambda_k w_j times their sum.
-  On the second move only a_i changes against the rest: b = a_i v_i + (1 - a_i) r moves by (a'_i - a_i)(v_i - r), which
-  is at most 2 R w_j min(1, |Delta s_i|), because d a_i / d s_i = a_i (1 - a_i) <= w_j.
-* Both averages lie in a ball of radius R around 0, so b never moves by more than 2 R.
-
-No exponential of a change occurs, so no change has to be small: the bounds hold for every n.
-
-A sink (`SinkSoftmax`) is one more key in every row, with a score of any size that no flip moves, given or learned, and
-the value 0. It makes every weight smaller, so w_j still bounds them, and it does not move: all sums over changes of
-scores are over the other keys. The averages of |v_m - b_t| and of r include it, and a value of 0 makes neither larger
-than R. The one step that used that a row's scores may be shifted is |Delta s| <= 2A. It holds without a shift, because
-A is half the largest difference of two scores in a row only by way of a bound on each score, to which ALiBi adds what
-no flip changes.
+`next_layer` is the induction step, and docs/lemma5.md proves it: no weight of row j exceeds w_j, the flipped key's
+value and score are counted apart from the others', and no average moves by more than 2 R.
 """
 
 from __future__ import annotations
@@ -142,17 +118,16 @@ class LayerConstants:
         """A of this layer: the largest over its heads and rows."""
         return float(self.A.max())
 
-    def log_L_fact(self, with_score_term: bool = True) -> float:
+    @property
+    def log_L_fact(self) -> float:
         """log L_fact: how far the layer's output moves, per head, when *all* activations move by 1.
 
         Lip (1 + lambda max_h (V_h + 4 R_h Lambda_h)). 1 is the skip connection. V_h is the values' own change, all
         that the published proof has. 4 R_h Lambda_h is the change of the weights, which it omits: 2 R_h Lambda_h from
         the other keys, whose queries and keys move, and 2 R_h Lambda_h from the query at the flipped key.
         """
-        gain = self.log_values
-        if with_score_term:
-            score = np.maximum(self.log_query, self.log_key).max(axis=1)
-            gain = plus(gain, times(math.log(4), self.log_radius, score))
+        score = np.maximum(self.log_query, self.log_key).max(axis=1)
+        gain = plus(self.log_values, times(math.log(4), self.log_radius, score))
         return float(times(self.log_map, plus(0.0, times(self.log_lambda, np.max(gain)))))
 
 
@@ -257,17 +232,13 @@ class LayerBound:
     log_rows: Float[np.ndarray, " n"]
 
 
-def next_layer(
-    layer: LayerConstants, now: LayerBound, log_f_next: float, score_term: bool = True
-) -> LayerBound:
+def next_layer(layer: LayerConstants, now: LayerBound, log_f_next: float) -> LayerBound:
     """The induction step: bounds on the changes of y^(k+1) from bounds on those of y^(k). O(heads n).
 
     Args:
         layer: the constants of layer k.
         now: the bounds on y^(k).
         log_f_next: log F_{k+1}: no change exceeds 2 F_{k+1}.
-        score_term: False omits the second sum, as the published proof does. The result is no bound; this argument is
-            here to show that.
     """
     n = len(now.log_rows)
     start, stop = rules.visible_keys(layer.mask, n)
@@ -282,23 +253,19 @@ def next_layer(
     flipped = np.where(others, log_w, -np.inf)
 
     change = plus(times(v, np.minimum(largest, times(log_w, total))), times(v, flipped, own_dz))
-    if score_term:
-        keys = times(layer.log_key, np.minimum(largest, times(LOG2, log_w, total)))
-        elsewhere = times(r, plus(np.where(seen > 0, times(layer.log_query, dz), -np.inf), keys))
-        moved = np.minimum(
-            plus(times(layer.log_query, dz), times(layer.log_key, own_dz)), LOG2 + log(layer.A)
-        )
-        change = plus(change, elsewhere, times(LOG2, r, flipped, np.minimum(0.0, moved)))
-        change = np.minimum(change, LOG2 + r)
+    keys = times(layer.log_key, np.minimum(largest, times(LOG2, log_w, total)))
+    elsewhere = times(r, plus(np.where(seen > 0, times(layer.log_query, dz), -np.inf), keys))
+    moved = np.minimum(plus(times(layer.log_query, dz), times(layer.log_key, own_dz)), LOG2 + log(layer.A))
+    change = plus(change, elsewhere, times(LOG2, r, flipped, np.minimum(0.0, moved)))
+    change = np.minimum(change, LOG2 + r)
     rows = np.minimum(times(layer.log_map, plus(now.log_rows, *change)), LOG2 + log_f_next)
 
     # The flipped row: its query moves by own_dz, and every score in the row with it.
     nearest = np.where(to_itself, np.maximum(largest, own_dz), largest)
     own = times(v, plus(largest, np.where(to_itself, times(log_w, own_dz), -np.inf)))
-    if score_term:
-        moved = plus(times(layer.log_query, own_dz), times(layer.log_key, nearest))
-        moved = np.minimum(np.minimum(moved, LOG2 + log(layer.A)), LOG2)
-        own = np.minimum(plus(own, times(r, moved)), LOG2 + r)
+    moved = plus(times(layer.log_query, own_dz), times(layer.log_key, nearest))
+    moved = np.minimum(np.minimum(moved, LOG2 + log(layer.A)), LOG2)
+    own = np.minimum(plus(own, times(r, moved)), LOG2 + r)
     own = np.where(seen > 0, own, -np.inf)
     log_own = float(np.max(times(layer.log_map, plus(now.log_own, *own))))
     return LayerBound(min(log_own, LOG2 + log_f_next), rows)
@@ -377,22 +344,12 @@ class Lemma5(SavedResult):
     @property
     def log_L_fact(self) -> float:
         """The largest of the layers': Lip (1 + lambda max_h (V_h + 4 R_h Lambda_h))."""
-        return max([0.0, *(layer.log_L_fact() for layer in self.constants)])
-
-    @property
-    def log_L_fact_published(self) -> float:
-        """The same without the change of the weights: Lip (1 + lambda max_h V_h)."""
-        return max([0.0, *(layer.log_L_fact(with_score_term=False) for layer in self.constants)])
+        return max([0.0, *(layer.log_L_fact for layer in self.constants)])
 
     @property
     def log_C(self) -> float:
         """log of C = 2 (1 + exp(2A) + L_fact)."""
         return LOG2 + float(plus(0.0, 2 * self.A, self.log_L_fact))
-
-    @property
-    def log_C_published(self) -> float:
-        """log of C with `log_L_fact_published`."""
-        return LOG2 + float(plus(0.0, 2 * self.A, self.log_L_fact_published))
 
     @cached_property
     def reason(self) -> str | None:
@@ -476,27 +433,13 @@ def lemma5(
 ) -> Lemma5:
     """Bounds the output's change when one symbol other than the one read out is exchanged, over all words of length n.
 
-    `bound` follows the changes of the flipped row and of every other row through the layers (`next_layer`; this
-    module's docstring derives the step). Without masks every row sees n keys, no weight exceeds E / n with
-    E = e^(2A), and all rows but the flipped one change by O(1/n). With x = H L_fact, D as documented and delta_0 = 0,
-
-        delta_{k+1} <= x (delta_k + E D / n) ,
-        delta_L <= E (x + ... + x^L) D / n <= E (1 + x)^L D / n <= H^L [E (1 + L_fact)]^L D / n ,
-
-    and E (1 + L_fact) <= ((E + 1 + L_fact) / 2)^2 = (C / 4)^2. So the closed form H^L C^(2L) D / n holds, at least
-    16^L times too large. E enters once, not L times: only the flipped key's own weight needs it.
-
-    Under a mask there is no closed form. Row j then sees nu_j keys and changes by O(1 / nu_j), not O(1 / n). Under
-    future masks the second row changes by O(1) at every n, and its change feeds into later rows. For bounded logits
-    the induction gives O((1 + log n)^(k-1) / j) at row j of layer k, so O((log n)^(L-1) / n) at the last position.
-    `bound` still holds: it counts visible keys row by row.
-
-    Under a `SlidingWindow` in some layer a row of it sees at most `width` keys at every n, so its weights need not fall
-    with n: the lemma does not cover the model, and there is no closed form. `bound` holds there too, with nu_j at most
-    `width`, but it need not fall with n.
+    `bound` follows the changes of the flipped row and of every other row through the layers (`next_layer`). Without
+    masks the closed form H^L C^(2L) D / n holds too, at least 16^L times too large. Under a mask there is none: row j
+    sees nu_j keys and changes by O(1 / nu_j), not O(1 / n). docs/lemma5.md derives both, and says what is left under
+    masks and windows.
 
     Softmax at any temperature is accepted, with or without a sink. A may then grow with n, and e^(2A) / n need not
-    fall (`logit_growth`).
+    fall: compare `A` at several lengths.
 
     Args:
         model: a jaxsens transformer, softmax in every layer.

@@ -326,18 +326,17 @@ def _check(parts: Mapping[str, Any], problems: Problems) -> None:
             _check_outputs(model, parts["language"], task, problems)
     _check_calls(parts, problems)
     data, evaluation = parts["data"], parts["evaluation"]
-    for name, n in (
-        *(("data.lengths", n) for n in (data.lengths[1:] if data else ())),
-        *(
-            (("evaluation", "lengths"), n)
-            for n in (evaluation.lengths if evaluation and evaluation.every else ())
-        ),
-    ):
-        if isinstance(model, TransformerConfig):
-            own = Problems()
-            check_runs(model, n + 1, own)
-            for one in own:
-                problems.note(name, f"{n} and the boundary symbol: {one}")
+    if not isinstance(model, TransformerConfig):
+        return
+    read = [("data.lengths", n) for n in (data.lengths[1:] if data else ())]
+    read += [
+        ("evaluation.lengths", n) for n in (evaluation.lengths if evaluation and evaluation.every else ())
+    ]
+    for name, n in read:
+        own = Problems()
+        check_runs(model, n + 1, own)
+        for one in own:
+            problems.note(name, f"{n} and the boundary symbol: {one}")
 
 
 def _check_calls(tables: Mapping[str, Any], problems: Problems) -> None:

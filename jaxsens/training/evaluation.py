@@ -189,7 +189,9 @@ def _logits(config: TrainableConfig, parameters: Any, tokens: Any) -> Array:
 def _checked(
     subject: Any, language: Language, n: int, words: int, seed: int, task: Task, least: int
 ) -> tuple[TrainableConfig, Any]:
-    config, parameters = network_of(subject)
+    module = getattr(subject, "model", subject)  # of a trained model, or the module itself
+    own: tuple[Any, Any] = (getattr(module, "config", None), getattr(module, "parameters", None))
+    config, parameters = subject if isinstance(subject, tuple) and len(subject) == 2 else own
     with collecting("cross_entropy" if task == "prediction" else "accuracy") as problems:
         if not isinstance(config, TrainableConfig):
             remedy = "a trained model, a network, or (config, parameters)"
@@ -209,14 +211,6 @@ def _checked(
         inputs.count("words", words, problems, least=2)
         inputs.seed(seed, problems)
     return config, parameters
-
-
-def network_of(subject: Any) -> tuple[Any, Any]:
-    """The config and parameters of a pair, of a module, or of an object that holds a module as `model`."""
-    if isinstance(subject, tuple) and len(subject) == 2:
-        return subject
-    module = getattr(subject, "model", subject)
-    return getattr(module, "config", None), getattr(module, "parameters", None)
 
 
 def _generator(seed: int, task: Task, n: int) -> np.random.Generator:

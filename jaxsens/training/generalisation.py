@@ -49,7 +49,7 @@ COLUMNS = ("language", "model", "seed", "least", "largest", "words", "accuracy",
 """The columns of accuracy.csv."""
 
 EVALUATED = 2**31
-"""The seed of the words that are evaluated, the same for every model."""
+"""The seed of the words that are evaluated, the same for every model. No training has it."""
 
 
 def _bins(name: str, value: Any, problems: Problems) -> tuple[Bin, ...]:
@@ -293,17 +293,11 @@ def _trained(experiment: Generalisation, folder: Path, place: Place, reporter: R
     config, (language, name, seed) = experiment.trainings[place], place
     place_of_model = folder / "models" / language / name / f"seed={seed}"
     model = train_shown(config, place_of_model, "{}, {}, seed {}".format(*place), reporter)
+    evaluate, words = next_symbols if config.task == "prediction" else accuracy, experiment.words
     accuracies, errors = [], []
     for lengths in experiment.lengths:
-        found = [_right(config, model, n, experiment.words) for n in lengths]
-        shares, each = np.array(found).T
+        found = [evaluate(model, config.language, n, words, EVALUATED) for n in lengths]
+        shares, each = np.array([(one.accuracy, one.accuracy_standard_error) for one in found]).T
         accuracies.append(float(shares.mean()))
         errors.append(float(np.sqrt(np.sum(each**2)) / len(each)))
     return GeneralisationRow(*place, experiment.lengths, tuple(accuracies), tuple(errors), model.fingerprint)
-
-
-def _right(config: TrainConfig, model: Any, n: int, words: int) -> tuple[float, float]:
-    """The share of words of n symbols that are right, and its standard error. No training has their seed."""
-    evaluate = next_symbols if config.task == "prediction" else accuracy
-    found = evaluate(model, config.language, n, words, EVALUATED)
-    return found.accuracy, found.accuracy_standard_error

@@ -57,7 +57,12 @@ def train(
         InputError: If the directory holds another training, or another process trains there; and in a distributed job
             of several processes, which would each train the whole model.
     """
-    _check_alone()
+    if jax.process_count() > 1:
+        raise InputError(
+            f"train: this is process {jax.process_index()} of {jax.process_count()} of a distributed job, and a "
+            "training runs in one process: train without jax.distributed.initialize, in a job of its own, then measure "
+            "the checkpoint here"
+        )
     with collecting("train") as problems:
         inputs.progress(progress, 1, "each event", problems, bar=False)
     place = Path(directory)
@@ -84,15 +89,6 @@ def train_shown(config: TrainConfig, directory: Path, name: str, reporter: Repor
             reporter.note(f"{name}: {event.text}")
 
     return train(config, directory, watch)
-
-
-def _check_alone() -> None:
-    count = jax.process_count()
-    if count > 1:
-        raise InputError(
-            f"train: this is process {jax.process_index()} of {count} of a distributed job, and a training runs in one "
-            "process: train without jax.distributed.initialize, in a job of its own, then measure the checkpoint here"
-        )
 
 
 class _Training:

@@ -19,7 +19,7 @@ SOUND: dict[str, Any] = {
 
 ANYTHING: tuple[Any, ...] = (
     None, True, -1, 3.5, 10**30, 1e308, "", "x", "../../etc/passwd", "<script>alert(1)</script>", "\u202e", "a" * 5000,
-    [], [[]], [None], {}, {"kind": None}, {"kind": "l2", "f": "os.system"}, {"kind": "function", "f": "x"},
+    [], [[]], [None], {}, {"A": None}, {"kind": None}, {"kind": "l2", "f": "os.system"}, {"kind": "function", "f": "x"},
     {"kind": "substitute", "symbols": -3}, {"kind": "neighbours", "k": "many"}, {"": 0}, [0, 1, "two"], [0, 1.5], [-1],
     [[0, 1], "a"], {"batch_size": 0}, {"memory_budget": "all"}, {"kind": "vmap", "verify": 3}, [10**30], "\x00",
 )  # fmt: skip

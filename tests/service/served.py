@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import os
 import signal
 import socket
@@ -25,9 +23,6 @@ import jaxsens
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "tokenfortests"
 
-SECONDS = 0.03
-"""That the slow model takes for a flip."""
-
 
 def tiny() -> jaxsens.Transformer:
     """A transformer over three symbols."""
@@ -39,12 +34,11 @@ def another_tiny() -> jaxsens.Transformer:
     return jaxsens.Transformer(tiny().config, seed=1)
 
 
-def slow(stuck_from: float = math.inf, seconds: float = SECONDS) -> Any:
+def slow(seconds: float = 0.03) -> Any:
     """A function that takes its time for every flip: ask for it with batches of one flip."""
-    calls = itertools.count()
 
     def slept(value: Any) -> Any:
-        time.sleep(seconds if next(calls) < stuck_from else 60.0)
+        time.sleep(seconds)
         return np.asarray(value)
 
     def model(tokens: Any) -> Any:
@@ -57,12 +51,7 @@ def slow(stuck_from: float = math.inf, seconds: float = SECONDS) -> Any:
 
 
 def slower() -> Any:
-    return slow(seconds=10 * SECONDS)
-
-
-def stuck() -> Any:
-    """One of whose calls the thirtieth never ends."""
-    return slow(stuck_from=30)
+    return slow(seconds=0.3)
 
 
 class Panic(BaseException):

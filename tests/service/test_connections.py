@@ -14,6 +14,7 @@ from uvicorn.server import ServerState
 from jaxsens.service import connections, guard
 from jaxsens.service.connections import Connection
 from jaxsens.service.guard import Guard
+from tests.service.test_guard import TOKEN, echoing
 
 WHOLE = (
     b"POST / HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer tokenfortests\r\nContent-Length: 9\r\n\r\n"
@@ -23,16 +24,9 @@ Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 def listening(act: Callable[[Callable[[], Awaitable[Pair]]], Awaitable[None]]) -> None:
     """Calls `act` with what opens a connection to a guarded service of one route."""
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import PlainTextResponse
-    from starlette.routing import Route
-
-    async def echo(request: Request) -> PlainTextResponse:
-        return PlainTextResponse(f"{len(await request.body())} bytes")
 
     async def main() -> None:
-        app = Guard(Starlette(routes=[Route("/", echo, methods=["POST"])]), "tokenfortests", ["localhost"], 1)
+        app = Guard(echoing(), TOKEN, ["localhost"], 1)
         config, state = uvicorn.Config(app, log_config=None, lifespan="off", http=Connection), ServerState()
         config.load()
         made = lambda: Connection(config=config, server_state=state, app_state={})  # noqa: E731
@@ -106,12 +100,12 @@ def test_many_silent_connections_close_the_oldest_of_them_and_no_other(monkeypat
     listening(act)
 
 
-def test_small_answers_are_sent_at_once(tmp_path):
+def test_small_answers_are_sent_at_once():
     """Without TCP_NODELAY every answer on a kept connection waits 40 ms for an acknowledgement."""
-    from jaxsens.service.server import Service, _listening
+    from jaxsens.service.server import _listening
 
     with (
-        _listening(Service({}, tmp_path, port=0)) as listener,
+        _listening("127.0.0.1", 0) as listener,
         socket.create_connection(listener.getsockname()[:2]),
         listener.accept()[0] as connection,
     ):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import httpx
 import pytest
+from starlette.exceptions import HTTPException
 
 from jaxsens.service import pool
-from jaxsens.service.jobs import Jobs, Refused
+from jaxsens.service.jobs import Jobs
 from jaxsens.service.metrics import Metrics
 from jaxsens.service.pool import WorkerGone
+from jaxsens.service.routes import Routes
 from jaxsens.service.store import Store, StoreFull
 
 FOUND = {"flips": 1, "mean": 1.0}
@@ -25,6 +29,7 @@ class PlayedWorker:
     def __init__(self) -> None:
         self.ready, self.starts, self.job = True, 0, None
         self.given: list[str] = []
+        self.admitted: list[str] = []
         self.sent: list[dict[str, Any]] = []
         self.answer, self.end_of_process = asyncio.Future[dict[str, Any]](), asyncio.Future[None]()
 
@@ -39,6 +44,7 @@ class PlayedWorker:
             self.answer = asyncio.Future[dict[str, Any]]()
             return await self.answer
         question = message["question"]
+        self.admitted.append(question)
         if question == "deadly":
             raise WorkerGone("the worker process ended")
         about = {"seconds": 7200.0 * (question == "long"), "bytes": 2**40 * (question == "large"), "flips": 1}
@@ -47,8 +53,8 @@ class PlayedWorker:
     def send(self, **message: Any) -> None:
         self.sent.append(message)
 
-    def crash(self, admitting: bool = False) -> None:
-        self.answer.set_exception(WorkerGone("it was killed", admitting))
+    def crash(self, blame: float = 1.0) -> None:
+        self.answer.set_exception(WorkerGone("it was killed", blame))
         self.end_of_process.set_result(None)
 
     async def end(self) -> None: ...
@@ -75,7 +81,7 @@ def played(tmp_path: Any, play: Callable[..., Any], workers: int = 1) -> None:
     asyncio.run(main())
 
 
-def state(jobs: Jobs, name: str) -> tuple[str, int]:
+def state(jobs: Jobs, name: str) -> tuple[str, float]:
     job = jobs.store.get(name)
     assert job is not None
     return job.state, job.crashes
@@ -109,13 +115,33 @@ def test_a_store_that_was_full_for_a_while_does_not_stop_the_queue(tmp_path, mon
     played(tmp_path, act)
 
 
+def test_a_full_disk_is_507_and_no_worker_that_is_ready_503(tmp_path, monkeypatch):
+    async def act(jobs: Jobs, worker: PlayedWorker) -> None:
+        async def answers() -> list[int]:
+            answer = await http.post("/v1/measurements", json={"model": "tiny", "tokens": [0]})
+            assert str(tmp_path) not in answer.text
+            return [answer.status_code, (await http.get("/readyz")).status_code]
+
+        def full(*given: Any, **named: Any) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+
+        transport = httpx.ASGITransport(Routes(jobs, {"tiny": ""}).app())
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            monkeypatch.setattr("os.replace", full)
+            assert await answers() == [507, 200]
+            worker.ready = False
+            assert await answers() == [503, 503]
+
+    played(tmp_path, act)
+
+
 @pytest.mark.parametrize("question", ["long", "large"])
 def test_what_would_take_too_much_time_or_memory_is_refused_with_the_estimate(tmp_path, question):
     async def act(jobs: Jobs, worker: PlayedWorker) -> None:
         said = {"long": "about 7200 s", "large": r"1024.0 GiB; at most 1.0 GiB here \(--most-memory\)"}
-        with pytest.raises(Refused, match=said[question]) as refused:
+        with pytest.raises(HTTPException, match=said[question]) as refused:
             await jobs.accept(question)
-        assert refused.value.status == 413
+        assert refused.value.status_code == 413
         assert jobs.store.get(question) is None
 
     played(tmp_path, act)
@@ -150,7 +176,7 @@ def test_a_job_that_ends_its_worker_twice_fails_however_often_it_is_asked(tmp_pa
             await until(lambda crashes=crashes: worker.starts == crashes + 1)
         assert state(jobs, "a") == ("failed", 2)
         job = await jobs.accept("a")
-        assert "it was killed, 2 times" in job.message
+        assert "it was killed, again, while it measured this" in job.message
         await jobs.accept("b")
         await until(lambda: worker.given[-1] == "b")
         assert worker.given == ["a", "a", "b"]
@@ -158,17 +184,29 @@ def test_a_job_that_ends_its_worker_twice_fails_however_often_it_is_asked(tmp_pa
     played(tmp_path, act)
 
 
-def test_a_question_that_ends_the_process_while_it_is_looked_at_fails_no_other_job(tmp_path):
+def test_a_question_that_ends_two_processes_while_it_is_looked_at_is_given_to_none_and_fails_no_job(tmp_path):
     async def act(jobs: Jobs, worker: PlayedWorker) -> None:
         await jobs.accept("a")
-        for starts in range(1, 5):
+        for starts in (1, 2, 3):
             await until(lambda starts=starts: worker.starts == starts and len(worker.given) == starts)
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(HTTPException) as refused:
                 await jobs.accept("deadly")
-            assert refused.value.status == 500
-            worker.crash(admitting=starts < 4)
-        await until(lambda: worker.starts == 5)
+            assert refused.value.status_code == 500
+            if starts < 3:
+                worker.crash(blame=0.5)
+        assert worker.admitted == ["a", "deadly", "deadly"]
         assert state(jobs, "a") == ("running", 1)
+
+    played(tmp_path, act)
+
+
+def test_a_job_that_ends_its_worker_fails_also_where_other_questions_always_wait(tmp_path):
+    async def act(jobs: Jobs, worker: PlayedWorker) -> None:
+        await jobs.accept("a")
+        for crashes in (1, 2, 3, 4):
+            await until(lambda crashes=crashes: worker.starts == crashes == len(worker.given))
+            worker.crash(blame=0.5)
+        await until(lambda: state(jobs, "a") == ("failed", 2))
 
     played(tmp_path, act)
 
@@ -213,6 +251,25 @@ def test_a_worker_that_stops_or_never_answers_is_ended_and_its_question_fails(
             with pytest.raises(WorkerGone, match=why):
                 await worker.ask("measure", 2.0)
             await running
+
+    asyncio.run(act())
+
+
+def test_of_what_a_process_had_to_do_when_it_ended_the_first_question_and_half_the_job_are_blamed(
+    monkeypatch,
+):
+    program = "import sys; [sys.stdin.readline() for _ in range(4)]"
+    monkeypatch.setattr(pool, "COMMAND", (sys.executable, "-c", program))
+
+    async def act() -> None:
+        worker = pool.WorkerProcess({}, {})
+        running = asyncio.ensure_future(worker.run(lambda message: None))
+        await asyncio.sleep(0.2)
+        gone = await asyncio.gather(
+            *(worker.ask(do, 60.0) for do in ("measure", "admit", "admit")), return_exceptions=True
+        )
+        assert [one.blame for one in gone if isinstance(one, WorkerGone)] == [0.5, 1.0, 0.0]
+        await running
 
     asyncio.run(act())
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import jaxsens
+from tests.pretrained.folders import write_folder
 from tests.refusals import refusal, refused
 from tests.service.served import MODELS, SLOWLY, TOKEN, Served, free_port, serving, tiny
 
@@ -21,7 +22,11 @@ WORD = [0, 1, 2, 2, 1, 0, 1, 2]
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
-    with serving(tmp_path_factory.mktemp("service") / "store") as served:
+    place = tmp_path_factory.mktemp("service")
+    (place / "cats").mkdir()
+    write_folder(place / "cats", "bert")
+    models = {**MODELS, "cats": str(place / "cats")}
+    with serving(place / "store", models, env={"JAXSENS_TOKEN": TOKEN}) as served:
         yield served
 
 
@@ -59,7 +64,7 @@ def test_the_client_reads_the_token_of_the_environment_and_uses_no_proxy(service
     for proxy in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     with jaxsens.service.Client(service.address) as client:
-        assert {one["name"] for one in client.models()} == {*MODELS}
+        assert {one["name"] for one in client.models()} == {*MODELS, "cats"}
         assert httpx.get(client.page, trust_env=False).status_code == 303
     monkeypatch.delenv("JAXSENS_TOKEN")
     with refusal("token"):
@@ -69,10 +74,10 @@ def test_the_client_reads_the_token_of_the_environment_and_uses_no_proxy(service
 
 
 def test_a_measurement_that_takes_longer_than_the_clients_timeout_goes_on(service):
-    asked = {"tokens": [0, 1] * 30, **{name: one for name, one in SLOWLY.items() if name != "placement"}}
+    asked = {**SLOWLY, "tokens": [0, 1] * 30, "placement": jaxsens.Placement(batch_size=1)}
     with jaxsens.service.Client(service.address, TOKEN, timeout=0.5) as client:
         with pytest.raises(jaxsens.service.ServiceError, match=r"timeout = 0\.5"):
-            client.flip_sensitivity(**asked, placement=jaxsens.Placement(batch_size=1))
+            client.flip_sensitivity(**asked)
         (job, *_) = client.measurements()
         assert job["state"] in ("queued", "running")
         client.cancel(job["id"])
@@ -90,16 +95,11 @@ def test_several_inputs_of_one_length_are_one_question(client):
     "wrong",
     [
         {"tokens": [0, 1, 9]},
-        {"tokens": []},
-        {"flips": {"kind": "substitute", "symbols": 1}},
         {"flips": "neighbors"},
-        {"flips": "neighbours"},
-        {"measure": "l7"},
         {"measure": {"kind": "l2", "outputs": [99]}},
         {"engine": {"kind": "first-order", "verify": 0}},
         {"engine": "first-order", "measure": "decision"},
         {"readout": 8},
-        {"readout": "first"},
         {"progress": 3},
     ],
     ids=json.dumps,
@@ -125,6 +125,14 @@ def test_the_same_question_is_the_same_job_and_is_answered_from_the_store(servic
     assert service.ask(model="tiny", tokens=[2, 2, 1, 0], measure="l1").json()["id"] != first.json()["id"]
 
 
+def test_no_refusal_names_a_path_of_the_server(service):
+    for wrong in ({"output": "labels"}, {"tokens": [10**6]}):
+        answer = service.ask(**{"model": "cats", "tokens": "the cat", **wrong})
+        assert answer.status_code == 400
+        assert str(service.store.parent) not in answer.text
+    assert "cats" in service.ask(model="cats", tokens="the cat", output="labels").json()["error"]
+
+
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_bytes(b"PAR1")])
 def test_a_lost_or_damaged_result_is_never_told_and_measured_again_when_asked(service, damage):
     question = {"model": "tiny", "tokens": [2, 2, 2, 0, 1], "flips": "delete"}
@@ -147,8 +155,7 @@ def test_a_lost_or_damaged_result_is_never_told_and_measured_again_when_asked(se
 def test_a_question_of_what_it_would_cost_measures_nothing(service):
     before = len(service.http.get("/v1/measurements").json())
     about = service.http.post("/v1/measurements?explain=1", json={"model": "tiny", "tokens": WORD}).json()
-    assert about["flips"] == 14
-    assert about["n"] == 8
+    assert (about["flips"], about["n"]) == (14, 8)
     assert len(service.http.get("/v1/measurements").json()) == before
 
 
@@ -167,11 +174,7 @@ def test_the_description_has_every_route_of_measurements(service):
     paths = service.http.get("/openapi.json").json()["paths"]
     assert {*paths["/v1/measurements"]} == {"get", "post"}
     assert {*paths["/v1/measurements/{id}"]} == {"parameters", "get", "delete"}
-    assert {path.removeprefix("/v1/measurements/{id}/") for path in paths} >= {
-        "events",
-        "result.parquet",
-        "page",
-    }
+    assert {*paths} >= {f"/v1/measurements/{{id}}/{form}" for form in ("events", "result.parquet", "page")}
     assert all(method.get("summary", "-") for path in paths.values() for method in [*path.values()][-1:])
 
 
@@ -192,10 +195,10 @@ def test_a_cancelled_job_ends_its_step_and_is_measured_whole_when_it_is_asked_ag
     assert service.http.delete(f"/v1/measurements/{job}").json()["state"] == "cancelled"
     assert time.monotonic() - began < 1
     assert service.http.get(f"/v1/measurements/{job}/result.parquet").status_code == 404
+    assert service.http.get("/v1/measurements/nothing").status_code == 404
     other = service.ask(model="tiny", tokens=[1, 1, 0, 0]).json()["id"]
-    assert (
-        service.ended(other, seconds=15)["state"] == "finished"
-    )  # 900 flips take 270 s, divided by the cores
+    # 900 flips take 270 s, divided by the cores
+    assert service.ended(other, seconds=15)["state"] == "finished"
     again = service.ask(**question).json()
     assert (again["id"], again["done"]) == (job, 0)
     service.until(job, lambda one: one["state"] == "running" and one["done"] > 0)
@@ -213,7 +216,7 @@ def test_a_worker_that_is_killed_is_started_again_and_its_job_ends(service):
 
 
 @pytest.mark.long
-def test_what_is_too_long_and_what_is_too_much_are_refused(service, tmp_path):
+def test_what_is_too_long_and_what_is_too_much_are_refused(tmp_path):
     limits = ("--most-tokens", "100", "--most-queued", "1")
     with serving(tmp_path / "store", MODELS, *limits) as small:
         refused = small.ask(model="tiny", tokens=[0] * 101)
@@ -223,8 +226,6 @@ def test_what_is_too_long_and_what_is_too_much_are_refused(service, tmp_path):
         waits = small.ask(model="tiny", tokens=WORD)
         assert waits.status_code == 429
         assert float(waits.headers["Retry-After"]) >= 1
-    gone = service.http.get("/v1/measurements/nothing")
-    assert gone.status_code == 404
 
 
 @pytest.mark.long
@@ -237,7 +238,7 @@ def test_a_signal_ends_the_service_and_the_next_measures_what_was_not_finished(t
         first.until(job, lambda one: one["done"] > 2)
         began = time.monotonic()
         assert first.stop(number) == 128 + number
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 7
     assert list((store / "results").iterdir()) == []
     with serving(store) as second:
         assert second.ended(waiting)["state"] == "finished"
@@ -247,24 +248,12 @@ def test_a_signal_ends_the_service_and_the_next_measures_what_was_not_finished(t
 
 
 @pytest.mark.long
-def test_a_step_that_never_ends_does_not_delay_the_end(tmp_path):
-    store, models = tmp_path / "store", {"stuck": "tests.service.served:stuck"}
-    with serving(store, models) as served:
-        job = served.ask(**SLOWLY | {"model": "stuck"}, tokens=[0, 1, 2] * 10).json()["id"]
+def test_a_worker_ends_with_its_server_also_where_it_is_stopped(tmp_path):
+    with serving(tmp_path / "store") as served:
+        job = served.ask(**SLOWLY, tokens=[0, 1, 2] * 10).json()["id"]
         served.until(job, lambda one: one["done"] > 2)
-        time.sleep(2.0)  # it is in the flip that never ends
-        began = time.monotonic()
-        assert served.stop(signal.SIGTERM) == 128 + signal.SIGTERM
-        assert time.monotonic() - began < 7
-
-
-@pytest.mark.long
-def test_a_worker_ends_with_its_server_also_in_the_middle_of_a_step(tmp_path):
-    with serving(tmp_path / "store", {"stuck": "tests.service.served:stuck"}) as served:
-        job = served.ask(**SLOWLY | {"model": "stuck"}, tokens=[0, 1, 2] * 10).json()["id"]
-        served.until(job, lambda one: one["done"] > 2)
-        time.sleep(2.0)  # it is in the flip that never ends
         (worker,) = served.workers()
+        os.kill(worker, signal.SIGSTOP)
         served.stop(signal.SIGKILL)
         until, place = time.monotonic() + 10, Path(f"/proc/{worker}/cmdline")
         while place.exists() and place.read_bytes():  # a process that nobody has waited for has an empty one
@@ -284,6 +273,8 @@ def test_a_kill_at_any_moment_loses_no_accepted_job(tmp_path):
 def test_only_its_owner_can_read_what_the_service_keeps_and_a_given_token_is_not_printed(service):
     assert service.address in service.log.read_text()
     assert TOKEN not in service.log.read_text()
+    (worker,) = service.workers()
+    assert TOKEN.encode() not in Path(f"/proc/{worker}/environ").read_bytes()
     job = service.ask(model="tiny", tokens=WORD).json()["id"]
     assert service.ended(job)["state"] == "finished"
     modes = {one: one.stat().st_mode & 0o777 for one in [service.store, *service.store.rglob("*")]}
@@ -312,7 +303,7 @@ def test_a_link_in_place_of_a_result_fails_its_job_and_no_other(tmp_path):
         served.http.delete(f"/v1/measurements/{job}")
         (store / "results" / f"{job}.parquet").symlink_to(foreign)
         assert served.ask(model="tiny", tokens=WORD).json()["id"] == job
-        assert "is a link" in served.ended(job)["message"]
+        assert "a link is in the place" in served.ended(job)["message"]
         other = served.ask(model="tiny", tokens=WORD[1:]).json()["id"]
         assert served.ended(other)["state"] == "finished"
     assert foreign.read_text() == "theirs"
@@ -331,8 +322,18 @@ def test_a_panic_in_a_worker_is_an_answer_and_the_service_goes_on(tmp_path):
         assert served.workers() == [worker]
 
 
-def test_a_model_that_cannot_be_loaded_ends_the_service_with_its_reason(tmp_path):
-    served = Served(tmp_path / "store", free_port(), {"gone": "tests.service.nothing:make"})
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [("nothing:make", "No module named 'tests.service.nothing'"), ("served:tiny", "Is a directory")],
+)
+def test_what_cannot_be_loaded_or_stored_ends_the_service_with_its_reason_and_escapes_its_name(
+    tmp_path, function, why
+):
+    store = tmp_path / "\x1b[31mred"
+    if function == "served:tiny":
+        (store / "lock").mkdir(parents=True)  # which nothing but the system refuses
+    served = Served(store, free_port(), {"one": f"tests.service.{function}"})
     assert served.process.wait(60) == 2
     served.stop()
-    assert "No module named 'tests.service.nothing'" in served.log.read_text()
+    assert why in served.log.read_text()
+    assert "\x1b" not in served.log.read_text()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from jaxsens import InputError, Transformer
-from jaxsens.theory import certified_bound, check, lemma5, logit_growth, misclassified_pair, restrict
+from jaxsens.theory import certified_bound, check, lemma5, misclassified_pair, restrict
 from jaxsens.theory.lipschitz import activation_lipschitz
 from jaxsens.theory.rules import inverse_temperatures, position_parts, score_terms, visible_keys
 from tests.foreign_parts import Nowhere, Ramp, Window
@@ -52,7 +52,6 @@ def made_foreign(model: Transformer, family: str) -> Transformer:
 
 SOFT: dict[str, Any] = {
     "lemma5": lambda model: lemma5(model, 4),
-    "logit_growth": lambda model: logit_growth(model, [2, 3, 4]),
     "certified_bound": lambda model: certified_bound(model, 4),
 }
 HARD: dict[str, Any] = {

@@ -59,13 +59,8 @@ class Placement:
         """What is chosen by the platform of the devices."""
         return platform_of(self.devices)
 
-    @property
-    def budget(self) -> int:
-        """The memory budget in bytes; by default, without what all flips of an input share."""
-        return self.budget_beside(0)
-
-    def budget_beside(self, arguments: int) -> int:
-        """The memory budget in bytes of a measurement in which all flips of an input share that many."""
+    def budget(self, arguments: int = 0) -> int:
+        """Returns the memory budget in bytes of a measurement in which all flips of an input share that many."""
         if self.memory_budget is not None:
             return self.memory_budget
         stats = self.local.devices.flat[0].memory_stats() or {}  # of what JAX may use; none on CPU

@@ -82,7 +82,7 @@ def inputs_at_once(engine: Engine, parameters: Any, shape: tuple[int, int], plac
         return 1
     key = program_key(engine.with_tables(parameters, n), n)
     each, own = _prepared_bytes(engine.shared, *key), bytes_of(abstract_of(*key[:2]))
-    return max(1, min(most, int(_SHARE * (placement.budget_beside(own) - own) / max(1, each))))
+    return max(1, min(most, int(_SHARE * (placement.budget(own) - own) / max(1, each))))
 
 
 @cached

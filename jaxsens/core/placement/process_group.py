@@ -8,6 +8,7 @@ sender is: well, asked to stop, or failed. All of them then go on, stop or fail 
 from __future__ import annotations
 
 import hashlib
+import json
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,8 +26,8 @@ from jaxsens.core.base.programs import room_for
 
 _WELL, _STOPPED, _LEFT, _FAILED, _WRONG = 0, 1, 2, 3, 4
 """How a process is: well; asked to stop, which all do at the next `check`; or gone, interrupted or for an error."""
-_NUMBERS, _TEXT = 6, 400
-"""The integers of a message, and the bytes of its text."""
+_MESSAGE, _TEXT = 2048, 300
+"""The bytes of a message, and the most characters of its text."""
 
 _MESSAGES = {
     _FAILED: "process {0} of the mesh failed, so all stop: {1}",
@@ -91,21 +92,20 @@ class ProcessGroup:
             Stopped: if another process was interrupted where it cannot go on.
         """
         number = stopping.requested_signal()
-        statuses, texts = self._exchange(_WELL if number is None else _STOPPED, number or 0, numbers, "")
-        for rank, status in enumerate(statuses[:, 0]):
+        messages = self._exchange(_WELL if number is None else _STOPPED, number or 0, numbers)
+        self._agreed = True
+        for process, (status, _, _, text) in zip(self._ids, messages, strict=True):
             if status in _MESSAGES:
-                self._agreed = True
                 error = InputError if status == _WRONG else RuntimeError
-                raise error(_MESSAGES[int(status)].format(self._ids[rank], texts[rank]))
-        left = statuses[statuses[:, 0] == _LEFT, 1]
-        if len(left):
-            self._agreed = True
-            raise stopping.Stopped(int(left[0]))
-        stopped = statuses[statuses[:, 0] == _STOPPED, 1]
-        if len(stopped):
-            self._pending = int(stopped[0])
+                raise error(_MESSAGES[status].format(process, text))
+        for status, number, _, _ in messages:
+            if status == _LEFT:
+                raise stopping.Stopped(number)
+        self._pending = next(
+            (number for status, number, _, _ in messages if status == _STOPPED), self._pending
+        )
         self._agreed = False
-        return statuses[:, 2 : 2 + len(numbers)]
+        return np.array([numbers for _, _, numbers, _ in messages], np.int64)
 
     def gather(self, values: np.ndarray) -> list[np.ndarray]:
         """Returns the array of every process, bit for bit. All have one shape and dtype. Call `meet` just before."""
@@ -162,24 +162,21 @@ class ProcessGroup:
             return
         self._agreed = True
         if isinstance(error, KeyboardInterrupt):
-            self._exchange(_LEFT, getattr(error, "signal", signal.SIGINT), (), "")
+            self._exchange(_LEFT, getattr(error, "signal", signal.SIGINT))
         else:
             text = " ".join(f"{type(error).__name__}: {error}".split())
-            self._exchange(_WRONG if isinstance(error, InputError) else _FAILED, 0, (), text)
+            self._exchange(_WRONG if isinstance(error, InputError) else _FAILED, text=text)
 
     def _exchange(
-        self, status: int, number: int, numbers: tuple[int, ...], text: str
-    ) -> tuple[Int[np.ndarray, "processes integers"], list[str]]:
+        self, status: int, number: int = 0, numbers: tuple[int, ...] = (), text: str = ""
+    ) -> list[tuple[int, int, list[int], str]]:
+        """Returns the status of every process, the number of its signal, its numbers and its text."""
         if self._everyone and _preempted():
             # All processes learn of it at the same exchange.
             status, number = (_STOPPED, signal.SIGTERM) if status == _WELL else (status, number)
-        integers = np.zeros(2 + _NUMBERS, np.int64)
-        integers[: 2 + len(numbers)] = status, number, *numbers
-        message = text.encode()[:_TEXT].ljust(_TEXT, b"\0")
-        rows = self._gather(np.frombuffer(integers.tobytes() + message, np.uint8))
-        width = integers.nbytes
-        texts = [row[width:].tobytes().rstrip(b"\0").decode(errors="replace") for row in rows]
-        return np.frombuffer(rows[:, :width].tobytes(), np.int64).reshape(self.size, -1), texts
+        message = json.dumps((status, number, [*map(int, numbers)], text[:_TEXT]), ensure_ascii=False)
+        sent = np.frombuffer(message.encode(errors="replace").ljust(_MESSAGE), np.uint8)
+        return [json.loads(row.tobytes()) for row in self._gather(sent)]
 
     def _gather(self, row: UInt8[np.ndarray, " bytes"]) -> UInt8[np.ndarray, "processes bytes"]:
         """Returns the rows of all processes: `multihost_utils.process_allgather` for some processes of a job, each of

@@ -83,7 +83,7 @@ class FlipRequest:
     @cached_property
     def budget(self) -> int:
         """The bytes on each device, for all that is there."""
-        return self.placement.budget_beside(self.arguments)
+        return self.placement.budget(self.arguments)
 
     def room(self, flips: int) -> int:
         """Returns how many of the flips are measured at once. The others wait: their table would not fit.

@@ -104,15 +104,22 @@ class Measuring:
         self.quantity, total, so_far = quantity, len(self.inputs), self.finished
         so_far.values = np.full((total, 2) if quantity == "measured" else (total,), np.nan, np.float32)
         so_far.done = np.zeros(total, bool)
-        group, numbers = self.placement.group, np.unique(self.inputs)
+        group, waiting = self.placement.group, {self.engine: [np.arange(total)]}
         # All processes of the mesh enter with the same flips, and leave in the same way.
         with nullcontext() if group is None else group.together(self._identity()):
-            with computed(self.engine, self.placement) as placement:
-                shape = len(numbers), self.tokens.shape[1]
-                size = inputs_at_once(self.engine, self.parameters, shape, placement)
-            for first in range(0, len(numbers), size):
-                self.placement.check()
-                self._measure_inputs(numbers[first : first + size])
+            while waiting:  # by the engine first, and what it leaves by the engines that come after it
+                runner = next(iter(waiting))
+                flips = np.sort(np.concatenate(waiting.pop(runner)))
+                numbers, ends = np.unique(self.inputs[flips], return_index=True)
+                ends = np.append(ends, len(flips))
+                with computed(runner, self.placement) as placement:
+                    shape = len(numbers), self.tokens.shape[1]
+                    size = inputs_at_once(runner, self.parameters, shape, placement)
+                    for first in range(0, len(numbers), size):
+                        self.placement.check()
+                        some = numbers[first : first + size]
+                        own = flips[ends[first] : ends[first + len(some)]]
+                        self._measure_by(runner, some, own, placement, waiting)
         return so_far.values, so_far.fallbacks
 
     def changes(self) -> tuple[Float[np.ndarray, "flips chosen"], dict[str, int]]:
@@ -124,32 +131,13 @@ class Measuring:
         flips = self.tokens, self.inputs, self.positions, self.symbols
         return repr(options).encode() + b"".join(array.tobytes() for array in flips)
 
-    def _measure_inputs(self, inputs: Int[np.ndarray, " inputs"]) -> None:
-        """Measures the flips of some inputs: by the engine, and those that it leaves by the engines that come after it.
-
-        An engine in wider arithmetic may have room for fewer inputs at once.
-        """
-        waiting = {self.engine: np.arange(*np.searchsorted(self.inputs, [inputs[0], inputs[-1] + 1]))}
-        while waiting:
-            runner, flips = next(iter(waiting.items()))
-            del waiting[runner]
-            with computed(runner, self.placement) as placement:
-                numbers, size = np.unique(self.inputs[flips]), len(inputs)
-                if runner != self.engine:
-                    shape = len(numbers), self.tokens.shape[1]
-                    size = inputs_at_once(runner, self.parameters, shape, placement)
-                for first in range(0, len(numbers), size):
-                    some = numbers[first : first + size]
-                    own = flips[slice(*np.searchsorted(self.inputs[flips], [some[0], some[-1] + 1]))]
-                    self._measure_by(runner, some, own, placement, waiting)
-
     def _measure_by(
         self,
         runner: Engine,
         inputs: Int[np.ndarray, " inputs"],
         flips: Int[np.ndarray, " flips"],
         placement: Placement,
-        waiting: dict[Engine, np.ndarray],
+        waiting: dict[Engine, list[np.ndarray]],
     ) -> None:
         """Measures flips of some inputs by one engine; those that it leaves wait for others."""
         ready, number = None, np.searchsorted(inputs, self.inputs[flips])
@@ -190,7 +178,7 @@ class Measuring:
                 placement.check()
 
     def _take(
-        self, runner: Engine, here: np.ndarray, values: np.ndarray, waiting: dict[Engine, np.ndarray]
+        self, runner: Engine, here: np.ndarray, values: np.ndarray, waiting: dict[Engine, list[np.ndarray]]
     ) -> None:
         """Takes the values of some flips, and lets those wait that the engine declined or did not resolve."""
         # No engine is given up for the others of its flips: which it has measured by then depends on the clock.
@@ -220,10 +208,10 @@ class Measuring:
             self.progress(int(so_far.done.sum()), total)
 
 
-def _wait(waiting: dict[Engine, np.ndarray], engine: Engine | None, flips: np.ndarray) -> None:
+def _wait(waiting: dict[Engine, list[np.ndarray]], engine: Engine | None, flips: np.ndarray) -> None:
     """Adds flips to those that wait for an engine, if there is one."""
     if engine is not None and len(flips):
-        waiting[engine] = np.union1d(waiting.get(engine, flips), flips)
+        waiting.setdefault(engine, []).append(flips)
 
 
 def _missing(values: np.ndarray) -> np.ndarray:

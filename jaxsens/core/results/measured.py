@@ -180,7 +180,7 @@ class MeasuredFlips:
             resolution=self.resolution[mine],
             flips=self.flips.of_input(k),
             tokens=self.tokens[k : k + 1],
-            asked=self.asked.of_input(k),
+            asked=dataclasses.replace(self.asked, counts=self.asked.counts[k : k + 1]),
             run=dataclasses.replace(self.run, scale=None if k else self.run.scale),
             estimated=None if self.estimated is None else self.estimated.part(mine),
             pieces=None if self.pieces is None else self.pieces[k : k + 1],

@@ -3,7 +3,6 @@ parameters, and of what they compute."""
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -127,15 +126,6 @@ class RequestRecord:
     model: str
     weights: str
     counts: tuple[int, ...]
-
-    @property
-    def program(self) -> str | None:
-        """SHA-256 of the program of the measure's function; None for another measure."""
-        return self.measure.program
-
-    def of_input(self, k: int) -> RequestRecord:
-        """Returns the request for input k."""
-        return dataclasses.replace(self, counts=self.counts[k : k + 1])
 
     def compared(self) -> dict[str, Any]:
         """Returns what two measurements have in common if the results of one complete the other, by name."""

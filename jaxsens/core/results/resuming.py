@@ -96,7 +96,7 @@ def _check_alike(caller: str, place: Location, one: MeasuredFlips, other: Measur
         # With other versions a program, and so its digest, may differ as well, which would mean nothing.
         if one.run.versions == other.run.versions:
             calls[-1]["model, parameters and function as SHA-256,"] = result.asked.model
-            calls[-1]["measure, its program as SHA-256,"] = result.asked.program
+            calls[-1]["measure, its program as SHA-256,"] = result.asked.measure.program
     problems = Problems(caller)
     for name, before in calls[0].items():
         if before != (now := calls[1].get(name)):

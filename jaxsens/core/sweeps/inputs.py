@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
-from pydantic import BeforeValidator, ConfigDict, Discriminator, Tag
+from pydantic import ConfigDict, Discriminator, Tag
 
 from jaxsens.core.base.errors import TOKEN_BYTES, InputError, Problems, check_fits
 from jaxsens.core.base.files import lines_of, read_text_within
@@ -75,12 +75,6 @@ MOST_WORDS = 2**17
 """The largest number of words of `[inputs] kind = "all"`: each is an input with flips of its own."""
 
 
-def _known_kind(kind: object) -> object:
-    if kind not in ("uniform", "balanced"):
-        raise ValueError(f'should be "uniform", "balanced" or "{ALL}"')
-    return kind
-
-
 @dataclass(frozen=True)
 class RandomWords:
     """Random words.
@@ -94,7 +88,7 @@ class RandomWords:
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     count: Positive = 1
-    kind: Annotated[Literal["uniform", "balanced"], BeforeValidator(_known_kind)] = "uniform"
+    kind: Literal["uniform", "balanced"] = "uniform"
 
     def check(self, lengths: tuple[int, ...], problems: Problems) -> None:
         """Notes more words than fit in this machine's memory."""

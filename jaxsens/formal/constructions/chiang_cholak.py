@@ -3,35 +3,11 @@
 D. Chiang and P. Cholak, Overcoming a Theoretical Limitation of Self-Attention, ACL 2022,
 doi 10.18653/v1/2022.acl-long.527.
 
-Both models decide their language at every length with softmax attention and bounded position embeddings. By Hahn's
-Lemma 5, the gaps of their logits must vanish. Layer normalisation without an epsilon is not a Lipschitz map, and keeps
-them apart. N counts the classification symbol, and c is the sharpness.
+Both models decide their language at every length with softmax attention and bounded position embeddings.
+docs/constructions-proofs.md has the gaps, and how the weights differ from the paper's.
 
-| variant | gap of the logit | as N grows |
-| --- | --- | --- |
-| PARITY, any flip | 4 tanh(c) / (N^2 - [N odd] tanh(c)^2) | N^-2 |
-| PARITY, log-length scaling | the same with c log N for c | N^-2 |
-| PARITY, layer norm, epsilon = 0 | 2 sqrt(10) | constant |
-| FIRST, flip of the first symbol | w = e^c / (e^c + N - 1) | N^-1 |
-| FIRST, log-length scaling | w = N^c / (N^c + N - 1) | N^(c-1); 1/2 at c = 1; 1 for c > 1 |
-| FIRST, layer norm, epsilon = 0 | 2 sqrt(6) | constant |
-| FIRST, any other flip | 0 | 0 |
-
-With layer norm and an epsilon above 0, the gaps fall again once epsilon outweighs the logit before normalisation:
-PARITY's as N^-2, FIRST's as N^-1, or with log-length scaling by a smaller power or not at all. The deviations of their
-rows differ from position to position; `closed_form` and `predicted` have the formulas.
-
-Without layer norm, a flip changes not only PARITY's logit but also k/N in y_CLS, so N x gap -> 1 for all of y_CLS. (At
-the classification symbol itself the tent 1/N stands if all bits are ones; flips that leave or reach that word have
-sqrt(2) for 1.) FIRST's logit is all that changes. With layer norm only the pair of logits is left: sqrt(2) times the
-gap of the logit.
-
-The weights differ from the paper's in three ways. Positions count from 1, so the number k of ones is found at position
-k + 1, whose parity is the opposite of k's. The classification symbol, id 2, stands last for both languages. And heads
-have width 1, so a score is c itself. For layer normalisation the paper puts -x behind x, so that the mean is 0. Here
-every coordinate stands next to its negative, and the mean is 0 in floating point too, in whatever order a machine adds.
-The paper's last map erases everything but the logit. Here the bits' rows, which nothing reads, keep their symbols, as
-normalising a row of zeros would be 0/0.
+Every coordinate of a model with layer normalisation stands next to its negative. The mean is then 0 in floating point
+too, in whatever order a machine adds.
 """
 
 from __future__ import annotations
@@ -43,12 +19,11 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from numpy.typing import ArrayLike
-from scipy.special import softmax
 
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.inputs import choice, is_count, number
+from jaxsens.core.base.inputs import choice, number
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.weighting import Softmax
 from jaxsens.core.models.transformer.config import TransformerConfig
@@ -183,66 +158,18 @@ class ReferenceTransformer(Transformer):
         positive = np.asarray(self(_checked(inputs)))[..., self.logit] > 0
         return bool(positive) if positive.ndim == 0 else positive
 
-    def closed_form(self, n: int) -> float:
-        """The gap that `outputs` shows on inputs of n symbols, including the classification symbol.
 
-        It is the gap of every flip (PARITY), or of the flip of the first symbol (FIRST), on every word. There are two
-        exceptions: with an epsilon above 0 PARITY's gap depends on the number of ones, and for "everything" it depends
-        on whether all bits are ones. It is then the largest gap on the word 0101...; `predicted` takes any word.
-        Float64, whatever the model's dtype.
-
-        Raises:
-            InputError: If n < 2, which leaves nothing to flip.
-        """
-        if not is_count(n, 2):
-            raise InputError.of("n", n, "a whole number of at least 2: one bit and the classification symbol")
-        before = 0 if self.language == "first" else (n - 1) // 2
-        return max(self._gap(n, before, after) for after in (before - 1, before + 1) if after >= 0)
-
-    def predicted(self, tokens: Int[np.ndarray, " n"]) -> Float[np.ndarray, " bits"]:
-        """The gaps that `outputs` shows on one input, float64, one for the flip of each bit in order.
-
-        Raises:
-            InputError: For anything but one input of bits and, last, the classification symbol.
-        """
-        bits = _checked(tokens, batch=False)[:-1]
-        if self.language == "first":
-            gaps = np.zeros(len(bits))
-            gaps[:1] = self._gap(len(bits) + 1, 0, 1)
-            return gaps
-        ones = int(bits.sum())
-        one_less, one_more = (self._gap(len(bits) + 1, ones, ones + step) for step in (-1, 1))
-        return np.where(bits == 1, one_less, one_more)
-
-    def _gap(self, n: int, before: int, after: int) -> float:
-        """How far `outputs` moves between two numbers of ones, or two first bits; nan if no word has one of them."""
-        if min(before, after) < 0 or max(before, after) > n - 1:
-            return math.nan
-        logits = {"parity": parity_logits, "first": first_logits}[self.language]
-        z = logits(self.variant, n, np.array([before, after]))
-        gap = abs(float(z[1] - z[0]))
-        if self.outputs is not None:
-            return gap
-        if self.variant.layer_norm:
-            return math.sqrt(2) * gap
-        if self.language == "first":
-            return gap
-        tent = n - 1 in (before, after)
-        return math.hypot(gap, 1 / n, tent / n)
-
-
-def _checked(tokens: Int[np.ndarray, "*batch n"], batch: bool = True) -> Int[np.ndarray, "*batch n"]:
+def _checked(tokens: Int[np.ndarray, "*batch n"]) -> Int[np.ndarray, "*batch n"]:
     given = np.asarray(tokens)
     if (
         not np.issubdtype(given.dtype, np.integer)
-        or not (given.ndim == 1 or (batch and given.ndim > 1))
+        or given.ndim == 0
         or given.shape[-1] == 0
         or np.any(given[..., -1] != CLS)
         or not np.isin(given[..., :-1], (ZERO, ONE)).all()
     ):
-        wanted = "inputs" if batch else "one input"
         raise InputError.of(
-            "tokens", tokens, f"{wanted} as prepare(word) makes them: bits and, last, the symbol {CLS}"
+            "tokens", tokens, f"inputs as prepare(word) makes them: bits and, last, the symbol {CLS}"
         )
     return given
 
@@ -275,64 +202,6 @@ def reference(
 
 
 parity, first = partial(reference, "parity"), partial(reference, "first")
-
-
-# The logits as formulas of the input's length N and what decides the language. They do not look at weights: the models
-# are compared with them. With layer normalisation, rows have pairs (x, -x), so their mean is 0 and their variance is
-# |x|^2 divided by the number of pairs. A row that passes two normalisations is divided by the product of both
-# deviations, `_shrunk`.
-
-
-def parity_logits(variant: ReferenceVariant, n: int, ones: ArrayLike) -> Float[np.ndarray, " words"]:
-    """The logits of words with these numbers of ones, 0 .. N - 1, on inputs of N = n >= 2 symbols.
-
-    Without layer normalisation an odd number of ones has ceil(N/2) g / N and an even number -floor(N/2) g / N, where
-    g = 4 tanh(c) / (N^2 - [N odd] tanh(c)^2) is what any flip changes: positive exactly on the language.
-
-    With it, float64 sums over the keys, O(N) per number: every key has its own deviation, since its row holds i/N.
-    """
-    k = np.atleast_1d(np.asarray(ones, np.float64))
-    if not variant.layer_norm:
-        t = math.tanh(variant.score(n))
-        gap = 4 * t / (n * n - n % 2 * t * t)
-        return np.where(k % 2 == 1, (n + 1) // 2, -(n // 2)) / n * gap
-    i = np.arange(1, n + 1)
-    looked_up = (i == k[:, None] + 1) / n
-    square = 2 + (i / n) ** 2 + (k[:, None] / n) ** 2 + 1 / n**2
-    shrunk = _shrunk(variant, square, looked_up**2)
-    scores = variant.score(n) * (1 - 2 * (i % 2)) / (shrunk * shrunk[:, -1:])
-    weights = softmax(scores, axis=-1) - softmax(-scores, axis=-1)
-    z = np.sum(weights * looked_up / shrunk, axis=-1)
-    return _normalised(variant, z, (square + looked_up**2)[:, -1] / shrunk[:, -1] ** 2)
-
-
-def first_logits(variant: ReferenceVariant, n: int, first: ArrayLike) -> Float[np.ndarray, " words"]:
-    """The logits of words that start with these bits, on inputs of N = n >= 2 symbols. O(1) per bit.
-
-    Without layer normalisation +-w/2, where w = e^c / (e^c + N - 1) is the attention weight of the first symbol.
-    """
-    bit = np.atleast_1d(np.asarray(first, np.float64))
-    start, last = 1.0, 1.0
-    if variant.layer_norm:
-        start, last = _shrunk(variant, 2.0, bit), _shrunk(variant, 1.0, 0.0)
-    weight = 1 / (1 + (n - 1) * np.exp(-variant.score(n) / (start * last)))
-    z = (bit - 0.5) * weight / start
-    return _normalised(variant, z, 1 / last**2) if variant.layer_norm else z
-
-
-def _shrunk(variant: ReferenceVariant, square: ArrayLike, added: ArrayLike) -> np.ndarray:
-    """What layer 1 divides a row by: |x|^2 is `square` at its first normalisation, and its map adds `added` to it."""
-    epsilon, pairs = variant.layer_norm_epsilon, variant.pairs
-    first = np.asarray(square) / pairs + epsilon
-    second = (np.asarray(square) + np.asarray(added)) / first / pairs + epsilon
-    return np.sqrt(first * second)
-
-
-def _normalised(variant: ReferenceVariant, z: np.ndarray, row: ArrayLike) -> np.ndarray:
-    """Layer 2's two normalisations of the logit z in a row with |x|^2 = `row`, which its map erases in between."""
-    epsilon, pairs = variant.layer_norm_epsilon, variant.pairs
-    kept = z / np.sqrt((np.asarray(row) + z**2) / pairs + epsilon)
-    return kept / np.sqrt(kept**2 / pairs + epsilon)
 
 
 # The weights.

@@ -214,22 +214,7 @@ def exact_length(
 ) -> int:
     """The predicted largest n at which all of these heads and sums come out as in exact arithmetic.
 
-    A sum of counts with weight H and constant c is of order H n + |c|, where neighbouring numbers are 2 u (H n + |c|)
-    apart. It is right within 1/4 only while that is small; 0 means that not even n = 1 is certain.
-
-    After the temperature, the scores of a head with sharpness g resolve steps of g. With plain products (float64), a
-    score that selects the nearest of the best keys is of order g n, and one that looks up a table is of order g n^2,
-    so that rounding by u costs g n u or g n^2 u. With centred scores (float32), keys are subtracted before they are
-    multiplied, and both cost g n u. Keys that are themselves rounded are the exception: the bounded table's j/n^2 and
-    (j/n)^2, and in float64 1/j at the temperature 1/i^2.
-
-    Matching equal depths needs scores of order g n^3, or g n^4 at the temperature 1/i^2, while positions differ by g.
-    With centred scores only the differences of depths count, which are exact whole numbers. With bounded embeddings
-    they are divided by n and rounded, though equal where depths are equal. A search for any error has scores that are
-    either equal or far apart.
-
-    The mean of a discrete Gaussian of width sqrt(n)/4 has an error of its width times that of the scores, which are of
-    order g n, or of order g sqrt(n) where keys are subtracted first.
+    docs/constructions-proofs.md (Rounding) has the limits of sums and of heads; 0 means that not even n = 1 is certain.
     """
     u = float(np.finfo(dtype).eps) / 2
     limits = [int(1 / (MARGIN * u))]

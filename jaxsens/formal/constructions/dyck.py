@@ -1,29 +1,8 @@
 """DYCK-k, balanced words of k kinds of brackets, by the S-RASP program of Yang et al. (2026), Appendix E, made soft.
 
 The program counts how many brackets are open. It finds the left bracket that each right one closes, which is the
-nearest of its depth, and looks for an error: a right bracket of another kind than that, or one that closes nothing. Let
-d_i be the number of left minus right brackets up to i, and E_i = d_i at a left bracket, d_i + 2 at a right one.
-
-- E_i / i is an average plus 1/i, and E_i and E_i^2 are looked up in the table of positions (Lemma 7). Up to the first
-  error 1 <= E_i <= i, so the table has that row. A right bracket has E_i = 1 if it closes nothing, and 2 if it closes
-  the only open bracket. No count is 0, so the look-ups need no correction for that.
-- A right bracket at i closes the nearest position j with E_j = E_i - 1. This is a left bracket, since right brackets
-  after it have E_j >= E_i + 1. One head for each kind has the scores 2 (E_i - 1) E_j - E_j^2 + j/(2n), which are
-  -(E_i - 1 - E_j)^2 plus a term that prefers late positions.
-- One head averages the errors if there are any. The output is 1 at a right bracket with E_i = 2 and no error so far.
-  After the first error anything may be found, and errors may be any numbers from 0 to 1. But one of them is 1, so the
-  average is at least 15/16.
-
-**Temperature.** 1/n suffices, as for counting. Let the look-up at j return E_j + a_j, with the variance v_j of its
-weights. Then E_j^2 becomes (E_j + a_j)^2 + v_j, and a score is j/(2n) - (E_i + a_i - 1 - E_j - a_j)^2 - v_j. These a
-and v are of order e^-g, which is small where scores differ by 1, but scores with E_j = E_i - 1 differ by only 1/(2n)
-per position. There a_j and v_j depend on j only through the look-up's sharpness g n/j, so that from one position to the
-next (a_i - a_j)^2 + v_j changes by at most 2.1 g e^-g / n: for g = 20, by 2e-7 of that difference. The look-ups' errors
-therefore need not be of order 1/n^2, which would need a sharpness larger by a factor of log n. (Autoregressive, at
-1/i^2, the sharpness is g j and grows with j. What it changes is less, and favours late positions.)
-
-**Rounding.** g = 20 also makes the look-ups return whole numbers in float32, since 2 e^-20 is below half its roundoff.
-Scores from differences of keys then lose nothing. Scores from plain products are of order n^3, and lose as much.
+nearest of its depth, and looks for an error: a right bracket of another kind than that, or one that closes nothing.
+docs/constructions-proofs.md has its steps, and shows that the temperature 1/n suffices.
 """
 
 from __future__ import annotations
@@ -41,7 +20,8 @@ from jaxsens.formal.constructions.rounding import AT_LEAST_ZERO, ROUND
 from jaxsens.formal.logic.library import brackets
 
 SHARPNESS = 20.0
-"""g, the sharpness of the look-ups of depths: see above."""
+"""g, the sharpness of the look-ups of depths. Their errors are then nearly equal at neighbouring positions, and the
+look-ups return whole numbers in float32, since 2 e^-20 is below half its roundoff."""
 
 LOOKED_UP_ERROR = 1 / 16
 """How far E, E^2, n E and n E^2 may be from whole numbers. They are within 4.1 n e^-20, which is 1/16 at n = 7 * 10^6.

@@ -1,38 +1,13 @@
 """PARITY by three layers of softmax attention at temperature 1, with position embeddings that do not depend on n.
 
 Kozachinskiy, Steifer and Wałęga (Parity, Sensitivity, and Transformers, 2026, arXiv 2602.05896) prove that four layers
-suffice for PARITY with softmax attention, no layer normalisation, and position embeddings that do not depend on n and
-grow polynomially, with and without a future mask. Of their paper only the abstract was available. The network here is
-jaxsens' own, with the properties that they claim, and takes three layers. Nothing in it knows n: parameters, scores and
-embeddings are the same at every length, and with or without the mask.
-
-The embeddings of position i are i, i^2, 1/i and [i odd]. Keys and values of all layers are symbols and embeddings, so
-that what the last row computes depends on no other row; under a future mask the same holds of every row i and its
-prefix. Below, n is the number of keys that the row sees, and C the number of ones among them.
-
-**Layer 1** averages: C/n. The only other thing that the row knows of n is its own embedding, n and 1/n.
-
-**Layer 2** makes the unbounded number C of C/n, which no look-up can (its scores contain C only as C/n, and cannot tell
-C from C + 1 at every n). It averages j with the scores
-
-    s_j = K (2 (T/n) j - j^2/n) = (K/n) (T^2 - (j - T)^2),   T/n = 1/4 + (C/n)/2 + (1/n)/2,   K = 8.
-
-The weights are a discrete Gaussian of width sqrt(n)/4 about T. It is wide enough for its mean to be T up to e^(-pi^2
-n/8) (Poisson summation), and T stays n/4 away from both ends, so that what is cut off is of order e^(-n/2). Hence
-2 z - n/2 - 1, where z is the average, is C within `count_error_bound`, which is less than 1/8 for n >= 4; at n = 2 and
-3 the error is 0.036 and 0.117, by enumeration. At n = 1 it is 1/2, and C is C/n itself: the hidden unit
-relu(C/n + 2/n - 2) puts that right.
-
-**Layer 3** looks C up in the table of positions with the scores K (2 C j - j^2), whose best rows differ by K at least,
-and the value [j odd]. A count of 0, for which there is no row, is told by min(C, 1), from two hidden units of layer 2.
-The last units round ([C odd] + min(C, 1) - 1).
-
-Scores of layer 2 are of order n and those of layer 3 of order n^2. The average sensitivity is n, the largest there is.
+suffice. The network here is jaxsens' own, with the properties that they claim. Nothing in it knows n: parameters,
+scores and embeddings are the same at every length, and with or without the future mask. docs/constructions-proofs.md
+has its layers and their proof. Below, n is the number of keys that a row sees, and C the number of ones among them.
 """
 
 from __future__ import annotations
 
-import math
 from typing import Literal
 
 from jaxsens.core.base.errors import collecting
@@ -113,23 +88,3 @@ def _program(network: ResidualNetwork, mask: Literal["none", "future"], dtype: s
     table = scores(count, Affine(constant=1.0))
     found = network.attend(mask, table, odd, "table", LOOK_UP_ERROR, SHARPNESS)
     return network.shaped((ROUND, found + some - 1.0))
-
-
-def count_error_bound(n: int) -> float:
-    """How far 2 z - n/2 - 1 may be from C at n keys, for every C from 0 to n, in exact arithmetic; see layer 2.
-
-    With a = K/n, q = e^(-pi^2/a) and d = n/4 + 1/2, the least distance of T from a position that is cut off, Poisson
-    summation bounds the sum of (j - T) e^(-a (j - T)^2) over all whole j by sqrt(pi/a) (2 pi/a) sum_k k q^(k^2), and
-    that of the weights from below by sqrt(pi/a) (1 - 2 sum_k q^(k^2)). The sums over the two ends that are cut off have
-    opposite signs; each is at most that of (d + m) e^(-a (d + m)^2) over m >= 0.
-
-    It is below 1/8 from n = 4 on, and falls from there.
-    """
-    a, d = SHARPNESS / n, n / 4 + 0.5
-    q, steps = math.exp(-(math.pi**2) / a), range(1, 40)
-    width = math.sqrt(math.pi / a)
-    everywhere = width * (2 * math.pi / a) * sum(k * q ** (k * k) for k in steps)
-    weights = width * (1 - 2 * sum(q ** (k * k) for k in steps))
-    tail = [math.exp(-a * (d + m) ** 2) for m in range(int(d) + 40)]
-    cut = sum((d + m) * weight for m, weight in enumerate(tail))
-    return 2 * (everywhere + cut) / (weights - 2 * sum(tail))

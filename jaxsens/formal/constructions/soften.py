@@ -1,23 +1,19 @@
 """Average-hard attention replaced by softmax at a low temperature, with a promise (Yang et al. 2026, Theorem 26).
 
 The temperature must be so low that softmax's error stays small as it grows from layer to layer: Lemmas 25 and 28 to 34
-and Theorem 26 of Yang et al. (arXiv 2412.09925), for layers with residual connections, biases and several heads. Norms
-of activations are largest entries. There are two temperatures, the second warmer than the first:
+and Theorem 26 of Yang et al. (arXiv 2412.09925), for layers with residual connections, biases and several heads.
 
-* Theorem 26 with `norm_constants`, which has the norms of the actual matrices where the paper has the sizes and P, the
-  largest parameter;
-* `warmest_temperature`, which follows the error layer by layer and coordinate by coordinate (`error_bound`).
-
-`soften` uses the last. It is never colder, since it is the same proof without its maxima. It gains in three places. It
-has each head's own gap and magnitudes, where the theorem takes the worst of all. It uses Lemma 33 with the gap that is
-left, gamma - 2 delta, where the theorem gives away half of it. And coordinates that nothing writes to, such as position
+The theorem bounds the error by the worst layer, head and coordinate. `error_bound` is the same proof without its
+maxima: it follows the error layer by layer and coordinate by coordinate, so that no temperature of the theorem is
+warmer. It gains in three places. It has each head's own gap and magnitudes. It uses Lemma 33 with the gap that is left,
+gamma - 2 delta, where the theorem gives away half of it. And coordinates that nothing writes to, such as position
 embeddings up to n^2, are exact and stay out of the product of error and magnitude in Lemma 32.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from jax.typing import ArrayLike
@@ -36,35 +32,8 @@ from jaxsens.formal.constructions.uniform_tieless import UniformTieless
 FLOATING_POINT = 1024
 """Least epsilon, in units of rounding of the largest activation. Arithmetic would break a smaller promise."""
 
-
-@dataclass(frozen=True)
-class Constants:
-    """The constants of Lemmas 28 to 34 for the worst layer, as natural logarithms, since their powers overflow.
-
-    Attributes:
-        log_value: V. The heads' outputs, through W_V and W_O and added up, are at most V times the activations
-            (Lemma 28, twice). With one head and W_O = 1 it is the paper's d P. At least 1.
-        log_growth: G. |x^(l)| <= G^l x_max (Lemma 29).
-        log_feed_forward: A_f. The most by which an error grows through skip connection and per-position map (Lemma 30).
-        log_uniform: 1 + V. The most by which an error grows through uniform attention (Lemma 31).
-        log_score: K. An error e of activations of size X >= e changes scores by at most K X e (Lemma 32). At least 1.
-    """
-
-    log_value: float
-    log_growth: float
-    log_feed_forward: float
-    log_uniform: float
-    log_score: float
-
-    @property
-    def log_error(self) -> float:
-        """A = A_f (1 + V), the factor of the error that is already there (Lemma 25)."""
-        return self.log_feed_forward + self.log_uniform
-
-    @property
-    def log_weight(self) -> float:
-        """B = A_f V, the factor of X times the error in the attention weights (Lemmas 25 and 34)."""
-        return self.log_feed_forward + self.log_value
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 1e-300, 1e20
+"""Where the search for a temperature ends: a colder one is refused."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +46,12 @@ class SoftenedPromise:
     Attributes:
         epsilon: The largest difference of an entry.
         tau: The temperature of every layer.
-        theorem_tau: Theorem 26's temperature with `constants`, which is never warmer than `tau`.
         measured: The hard model's gaps and magnitudes, and on which inputs.
-        constants: The constants of Lemmas 28 to 34, from the norms of the matrices.
     """
 
     epsilon: float
     tau: float
-    theorem_tau: float
     measured: UniformTieless
-    constants: Constants
 
     @property
     def theorem(self) -> str:
@@ -133,13 +98,9 @@ def soften(
     epsilon = inputs.number("epsilon", epsilon, problems, above=0, below=math.inf)
     uniform_tieless.check_measurable(model, n, words, problems)
     problems.raise_if_any()
-    measured, parameters = uniform_tieless.measure(model, n, words), model.parameters
-    constants, within = norm_constants(parameters), epsilon / head_gain(parameters)
-    theorem_tau = theorem_temperature(
-        constants, model.config.layers, measured.n, measured.gap, measured.x_max, within
-    )
-    tau = warmest_temperature(parameters, measured, epsilon, theorem_tau)
-    promise = SoftenedPromise(epsilon, tau, theorem_tau, measured, constants)
+    measured = uniform_tieless.measure(model, n, words)
+    tau = warmest_temperature(model.parameters, measured, epsilon)
+    promise = SoftenedPromise(epsilon, tau, measured)
     limits = np.finfo(model.config.dtype)
     resolved = FLOATING_POINT * float(limits.eps) * max(1.0, float(measured.magnitudes.max()))
     if epsilon < resolved:
@@ -176,43 +137,6 @@ def largest_difference(soft: Transformer, hard: Transformer, words: ArrayLike | 
             found = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)).max()
             largest = float(np.maximum(largest, found))
     return largest
-
-
-def norm_constants(parameters: TransformerParameters) -> Constants:
-    """The constants from norms of the matrices.
-
-    |x W| is at most |x| times the gain of W, the largest column sum of |W|, which is attained. For the
-    values, W is the heads' W_V W_O stacked. A score is x_i N x_j with N = W_Q W_K^T / sqrt(head_width), so an error
-    e <= X changes it by at most sum |N| (2 X + e) e: K is 3 times the largest sum of |N| of a head.
-    """
-    found = []
-    for layer in parameters.layers:
-        sizes = LayerSizes.of(layer)
-        biases = (b for b in map(_absolute, (layer.b1, layer.b2)) if b is not None)
-        bias = max((float(b.max(initial=0)) for b in biases), default=0.0)
-        value = float(sizes.value.sum(axis=(0, 1)).max())
-        score = 3 * float(sizes.score.sum(axis=(1, 2)).max())
-        found.append(_constants(value, score, _gain(sizes.into), _gain(sizes.out), bias))
-    return _worst(found)
-
-
-def theorem_temperature(
-    constants: Constants, layers: int, n: int, gap: float, x_max: float, epsilon: float
-) -> float:
-    """Theorem 26: gamma / (2 log(2 (n - 1) B L A^(L-1) X / e)), X = G^(L-1) x_max, e = min(1, epsilon, gamma/(4 K X)).
-
-    At this temperature every activation of the softmax transformer is within `epsilon` of the average-hard one's.
-    Proof: while the layers' errors stay below gamma / (4 K X), scores move by at most gamma / 4. At least half of each
-    gap is left, so weights are off by at most h = 2 (n - 1) e^(-gamma / (2 tau)) (Lemma 33). An error e then becomes
-    A e + B X h (Lemma 25), and after L layers at most B X h L A^(L-1), which is e by the choice of tau. The temperature
-    is 1 if the gap is infinite: there is nothing to choose, and any temperature will do.
-    """
-    if math.isinf(gap) or n == 1:
-        return 1.0
-    log_x = (layers - 1) * constants.log_growth + math.log(x_max)
-    log_e = min(math.log(epsilon), math.log(gap / 4) - constants.log_score - log_x, 0.0)
-    growth = constants.log_weight + math.log(layers) + (layers - 1) * constants.log_error
-    return gap / (2 * (math.log(2 * (n - 1)) + growth + log_x - log_e))
 
 
 @dataclass(frozen=True, eq=False)
@@ -271,10 +195,9 @@ def error_bound(
     return e
 
 
-def warmest_temperature(
-    parameters: TransformerParameters, measured: UniformTieless, epsilon: float, colder: float
-) -> float:
-    """Nearly the warmest temperature at which `error_bound` is at most epsilon, and at least `colder`, Theorem 26's.
+def warmest_temperature(parameters: TransformerParameters, measured: UniformTieless, epsilon: float) -> float:
+    """Nearly the warmest temperature at which `error_bound` is at most epsilon; 1 if there is nothing to choose, and
+    0 if there is none.
 
     The error of the logits, if there are any, is bounded too. Found by doubling and halving, to 1 in 1000.
     """
@@ -287,46 +210,18 @@ def warmest_temperature(
         return largest <= epsilon * (1 - 1e-9)
 
     if math.isinf(measured.gap):
-        return colder
-    low, high = colder, 2 * colder
-    for _ in range(64):
-        if not kept(high):
-            break
+        return 1.0
+    low = measured.gap
+    while low > LEAST_TEMPERATURE and not kept(low):
+        low /= 2
+    high = 2 * low
+    while high < MOST_TEMPERATURE and kept(high):
         low, high = high, 2 * high
     while high > 1.001 * low:
         middle = math.sqrt(low * high)
         low, high = (middle, high) if kept(middle) else (low, middle)
-    return low
-
-
-def head_gain(parameters: TransformerParameters) -> float:
-    """The most by which an error may grow from the activations to the logits, at least 1."""
-    return max(1.0, _gain(_absolute(parameters.head)))
+    return low if kept(low) else 0.0
 
 
 def _absolute(matrix: ArrayLike | None) -> np.ndarray | None:
     return None if matrix is None else np.abs(np.asarray(matrix, np.float64))
-
-
-def _gain(absolute: np.ndarray | None) -> float:
-    """max |x W| / max |x|: the largest column sum of |W|; 0 if there is no map."""
-    return 0.0 if absolute is None else float(absolute.sum(axis=0).max(initial=0))
-
-
-def _constants(value: float, score: float, into: float, out: float, bias: float) -> Constants:
-    """The constants of one layer from V, K, the gains of W1 and W2, and the largest bias."""
-    value = max(1.0, value)
-    return Constants(
-        log_value=math.log(value),
-        log_growth=math.log1p(value) + math.log1p(out * (into + bias) + bias),
-        log_feed_forward=math.log1p(into * out),
-        log_uniform=math.log1p(value),
-        log_score=math.log(max(1.0, score)),
-    )
-
-
-def _worst(found: list[Constants]) -> Constants:
-    """The largest of each constant; 0, as for a layer that does nothing, if there is no layer."""
-    return Constants(
-        *(max((getattr(one, field.name) for one in found), default=0.0) for field in fields(Constants))
-    )

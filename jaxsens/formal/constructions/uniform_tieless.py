@@ -67,11 +67,6 @@ class UniformTieless:
         """gamma(n), the least of all gaps; infinite if there is nothing to choose."""
         return min((gap for layer in self.gaps for gap in layer), default=np.inf)
 
-    @property
-    def x_max(self) -> float:
-        """x_max(n), the largest |entry| of x^(0), at least 1."""
-        return max(1.0, float(self.magnitudes[0].max()))
-
 
 def measure(model: Transformer, n: int, words: ArrayLike | None = None) -> UniformTieless:
     """Runs `model` on all inputs of length n, or on `words` (k, n), and measures gaps and magnitudes.

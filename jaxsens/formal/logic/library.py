@@ -1,18 +1,11 @@
-"""Named formulas, each with its alphabet, an independent definition, and what to watch for when measuring it.
-
-Formulas with a parameter come first (`n_gram`, `hop_induction`, `dyck_1`, `flip_flop`), then definitions, then the
-library. A definition says in plain Python, without any logic, whether a property holds at a position (from 1) of a
-word. A property that is a language holds where the prefix that ends there is in the language. Definitions are written
-to be read, not to be fast; tests compare the formulas with them.
-"""
+"""Named formulas, each with its alphabet and what to watch for when measuring it; first those with a parameter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import pairwise
-from typing import Literal, TypeAlias, final
+from typing import Literal, final
 
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.inputs import count, is_count
@@ -34,9 +27,6 @@ def brackets(kinds: int) -> tuple[str, ...]:
 BITS = ("0", "1")
 LETTERS = ("a", "b", "c")
 BRACKETS = brackets(1)
-
-Word: TypeAlias = Sequence[str]
-Definition: TypeAlias = Callable[[Word, int], bool]
 
 
 @typed_arguments
@@ -113,64 +103,6 @@ def _once(formula: Formula) -> Formula:
     return Since(TRUE, formula)
 
 
-def ends_with(*gram: str) -> Definition:
-    """An occurrence of `gram` ends at the position."""
-    return lambda word, position: tuple(word[max(0, position - len(gram)) : position]) == gram
-
-
-def begins_with(*gram: str) -> Definition:
-    """An occurrence of `gram` begins at the position."""
-    return lambda word, position: tuple(word[position - 1 : position - 1 + len(gram)]) == gram
-
-
-def hop(hops: int, output: str) -> Definition:
-    """k-hop induction: k times, go from i to the last j <= i with w_(j-1) = w_i; the symbol there is `output`."""
-
-    def holds(word: Word, position: int) -> bool:
-        for _ in range(hops):
-            wanted = word[position - 1]
-            earlier = [j for j in range(2, position + 1) if word[j - 2] == wanted]
-            if not earlier:
-                return False
-            position = earlier[-1]
-        return word[position - 1] == output
-
-    return holds
-
-
-def balanced(largest_depth: int | None = None) -> Definition:
-    """DYCK-1: balanced brackets, nowhere nested deeper than `largest_depth` (None: any depth)."""
-
-    def holds(word: Word, position: int) -> bool:
-        depth = 0
-        for symbol in word[:position]:
-            depth += 1 if symbol == "(" else -1
-            if depth < 0 or (largest_depth is not None and depth > largest_depth):
-                return False
-        return depth == 0
-
-    return holds
-
-
-def _ones(word: Word, position: int) -> int:
-    return list(word[:position]).count("1")
-
-
-def _odd_ones(word: Word, position: int) -> bool:
-    return _ones(word, position) % 2 == 1
-
-
-def _remembers(word: Word, position: int) -> bool:
-    """Every bit right after an r repeats the symbol right after the last w (as 1 or not); 0 before any w."""
-    memory = False
-    for before, symbol in pairwise(word[:position]):
-        if before == "w":
-            memory = symbol == "1"
-        if before == "r" and symbol in ("0", "1") and (symbol == "1") != memory:
-            return False
-    return True
-
-
 @final
 @dataclass(frozen=True)
 class NamedFormula:
@@ -181,8 +113,7 @@ class NamedFormula:
         description: What it says, in words.
         alphabet: The symbols of the words it is about.
         formula: The formula.
-        definition: `definition(word, position)` says the same as the formula.
-        positions: Whether the two agree at "every" position or only at the "last" one.
+        positions: Whether it says this at "every" position, of the prefix that ends there, or only at the "last" one.
         note: What to watch for when measuring it; "" if nothing.
     """
 
@@ -190,7 +121,6 @@ class NamedFormula:
     description: str
     alphabet: tuple[str, ...]
     formula: Formula
-    definition: Definition
     positions: Literal["every", "last"] = "every"
     note: str = ""
 
@@ -202,7 +132,6 @@ _ENTRIES = (
         "PARITY: an odd number of 1s, by the predicate odd on a count",
         BITS,
         parse("odd(#L[Q_1])"),
-        _odd_ones,
         note="right at every prefix; the embeddings must contain odd",
     ),
     NamedFormula(
@@ -210,7 +139,6 @@ _ENTRIES = (
         "PARITY: an odd number of 1s, by counting alone: at no position are as many 1s before it as from it on",
         BITS,
         parse("#L[#L[Y Q_1] = #R[Q_1]] = 0"),
-        _odd_ones,
         "last",
         _LAST_ONLY,
     ),
@@ -219,7 +147,6 @@ _ENTRIES = (
         "PARITY without predicates, with S in place of the outer count",
         BITS,
         parse("!(true S (#L[Y Q_1] = #R[Q_1]))"),
-        _odd_ones,
         "last",
         _LAST_ONLY,
     ),
@@ -228,7 +155,6 @@ _ENTRIES = (
         "a number of 1s that three divides, by a modular predicate on a count",
         BITS,
         parse("mod(3, 0, #L[Q_1])"),
-        lambda word, position: _ones(word, position) % 3 == 0,
         note="theta(0) is true here: a compiler that forgets the count 0 fails on words without a 1",
     ),
     NamedFormula(
@@ -236,7 +162,6 @@ _ENTRIES = (
         "MAJORITY: more 1s than 0s",
         BITS,
         parse("#L[Q_1] - #L[Q_0] - 1 >= 0"),
-        lambda word, position: 2 * _ones(word, position) > position,
         note="insensitive to a flip unless nearly tied: measure it on balanced inputs, not on random ones",
     ),
     NamedFormula(
@@ -244,14 +169,12 @@ _ENTRIES = (
         "FIRST: the first symbol is 1",
         BITS,
         parse("true S (Q_1 & !Y true)"),
-        lambda word, position: word[0] == "1",
     ),
     NamedFormula(
         "exists",
         "a 1 occurs",
         BITS,
         parse("true S Q_1"),
-        lambda word, position: "1" in word[:position],
         note="never needs a tie to be broken, so scores that grow like log n already suffice",
     ),
     NamedFormula(
@@ -259,32 +182,26 @@ _ENTRIES = (
         "1*: only 1s occur",
         BITS,
         parse("!(true S !Q_1)"),
-        lambda word, position: set(word[:position]) <= {"1"},
     ),
     NamedFormula(
         "previous",
         "the symbol before is 1",
         BITS,
         parse("Y Q_1"),
-        lambda word, position: position > 1 and word[position - 2] == "1",
     ),
     NamedFormula(
         "since",
         "of the symbols a and c, the last to occur is a",
         LETTERS,
         parse("!Q_c S Q_a"),
-        lambda word, position: [each for each in word[:position] if each in ("a", "c")][-1:] == ["a"],
         note="over two symbols, as in Q_0 S Q_1, no tie would need breaking: hence three",
     ),
-    NamedFormula(
-        "3-gram", "an occurrence of aab ends here", LETTERS, n_gram("aab"), ends_with("a", "a", "b")
-    ),
+    NamedFormula("3-gram", "an occurrence of aab ends here", LETTERS, n_gram("aab")),
     NamedFormula(
         "3-gram-ahead",
         "an occurrence of aab begins here",
         LETTERS,
         n_gram("aab", ahead=True),
-        begins_with("a", "a", "b"),
         note="false at the last two positions of every word: measure it at an earlier one",
     ),
     NamedFormula(
@@ -292,37 +209,32 @@ _ENTRIES = (
         "induction head: a came after the last earlier occurrence of the present symbol",
         LETTERS,
         hop_induction(1, "a", LETTERS),
-        hop(1, "a"),
     ),
     NamedFormula(
         "2-hop",
         "two hops of the induction head lead to an a",
         LETTERS,
         hop_induction(2, "a", LETTERS),
-        hop(2, "a"),
     ),
     NamedFormula(
         "flip-flop",
         "flip-flop: each bit right after an r is the one right after the last w, 0 before the first",
         ("w", "r", "i", "0", "1"),
         flip_flop(),
-        _remembers,
         note="instructions and bits need not alternate: an instruction after an instruction is not a bit",
     ),
-    NamedFormula("dyck-1", "DYCK-1: balanced brackets", BRACKETS, dyck_1(), balanced()),
+    NamedFormula("dyck-1", "DYCK-1: balanced brackets", BRACKETS, dyck_1()),
     NamedFormula(
         "dyck-1-depth-2",
         "DYCK-1 to bounded depth: balanced brackets, never more than 2 open",
         BRACKETS,
         dyck_1(largest_depth=2),
-        balanced(2),
     ),
     NamedFormula(
         "equal-blocks",
         "a^n b^n: some a's, then as many b's",
         ("a", "b"),
         parse("#L[Q_a] = #L[Q_b] & !(true S (Q_a & Y Q_b))"),
-        lambda word, position: list(word[:position]) == ["a"] * (position // 2) + ["b"] * (position // 2),
     ),
 )
 LIBRARY: dict[str, NamedFormula] = {entry.name: entry for entry in _ENTRIES}

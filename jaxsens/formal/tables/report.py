@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import fields
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -17,6 +17,7 @@ from jaxsens.core.base.text import markdown_table
 from jaxsens.core.models.parts.positions import COMPONENTS
 from jaxsens.core.report.fits import least_squares
 from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, REFERENCES, Entry, catalogue
+from jaxsens.formal.constructions.chiang_cholak import ReferenceVariant
 from jaxsens.formal.constructions.compiled import Promise
 from jaxsens.formal.constructions.conditions import CONDITIONS, Condition
 from jaxsens.formal.logic import LIBRARY
@@ -38,7 +39,6 @@ TABLES = {
 """The measured tables, each with its columns."""
 
 _READ = {"output": "", "before-rounding": ", before rounding", "everything": ", all coordinates"}
-_GAPS_AT = (16, 256, 4096)
 
 
 def overview() -> RenderableType:
@@ -78,7 +78,11 @@ def details(name: str) -> RenderableType:
     if name in LIBRARY:
         known = LIBRARY[name]
         parts.append(_indented(f"{known.formula}   over {' '.join(known.alphabet)}"))
-    return Group(*parts, *(_gaps(name) if name in REFERENCES else _promises(entry)))
+    if name in REFERENCES:
+        options = {each.name: each.default for each in fields(ReferenceVariant) if each.name != "language"}
+        parts.append(_indented("Options: " + ", ".join(f"{key}={value}" for key, value in options.items())))
+        return Group(*parts)
+    return Group(*parts, *_promises(entry))
 
 
 def _promises(entry: Entry) -> Iterator[RenderableType]:
@@ -101,16 +105,6 @@ def _promise(promise: Promise) -> RenderableType:
         key, value = re.split(" {2,}", line.strip(), maxsplit=1)
         table.add_row(Text(key), Text(value))
     return Padding(table, (0, 0, 0, 2))
-
-
-def _gaps(name: str) -> Iterator[RenderableType]:
-    """The options, and the closed forms of the change that a flip makes."""
-    yield Text(f"\nThe change that a flip makes, at n = {', '.join(map(str, _GAPS_AT))}:")
-    for layer_norm, log_length in itertools.product((False, True), repeat=2):
-        model = REFERENCES[name](layer_norm=layer_norm, log_length=log_length)
-        gaps = ", ".join(f"{model.closed_form(n):.3g}" for n in _GAPS_AT)
-        yield _indented(f"layer_norm={layer_norm!s:5} log_length={log_length!s:5}  {gaps}")
-    yield Text("Other options: layer_norm_epsilon (0), sharpness (1).")
 
 
 def _indented(text: str, style: str = "") -> Padding:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import importlib
 import json
 import threading
-from collections import OrderedDict
 from collections.abc import Mapping
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import jax
-
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LayeredModel
-from jaxsens.core.placement.program import bytes_of
 from jaxsens.core.results.request import weights_of
 from jaxsens.pretrained.folder import hub_command
 from jaxsens.pretrained.load import load_pretrained
@@ -29,13 +25,11 @@ class ServedModels:
         given: by name, a folder that `load_pretrained` reads, or "package.module:make", a function without arguments
             that returns a model.
         dtype: of the parameters of models from folders.
-        memory: bytes that loaded models may take together; those used longest ago are dropped beyond it. None for no
-            limit.
     """
 
-    def __init__(self, given: Mapping[str, str], dtype: str, memory: int | None) -> None:
-        self.given, self._dtype, self._memory = dict(given), dtype, memory
-        self._loaded: OrderedDict[tuple[str, str], tuple[Any, str, int]] = OrderedDict()
+    def __init__(self, given: Mapping[str, str], dtype: str) -> None:
+        self.given, self._dtype = dict(given), dtype
+        self._loaded = dict[tuple[str, str], tuple[Any, str]]()
         self._loading = threading.RLock()
 
     def get(self, name: str, output: str) -> tuple[Any, str]:
@@ -45,46 +39,32 @@ class ServedModels:
             InputError: if it cannot be loaded, or has no such output.
         """
         with self._loading:
-            key = name, output if Path(self.given[name]).is_dir() else ""
+            given = self.given[name]
+            published = Path(given).is_dir()
+            key = name, output if published else ""
             if key not in self._loaded:
-                model = self._load(name, output)
-                subject = as_model(model)
-                self._loaded[key] = model, weights_of(subject), bytes_of(subject.parameters)
-            self._loaded.move_to_end(key)
-            self._drop()
-            return self._loaded[key][:2]
+                options: Any = {"output": output, "dtype": self._dtype}
+                model = load_pretrained(given, **options) if published else _made(name, given)
+                self._loaded[key] = model, weights_of(as_model(model))
+            return self._loaded[key]
 
-    def told(self) -> list[dict[str, Any]]:
-        """Returns what is said of the models to clients, as JSON values."""
-        told = []
-        with self._loading:
-            for name, place in self.given.items():
-                held = [one for (named, _), one in self._loaded.items() if named == name]
-                told.append({"name": name, "loaded": bool(held)})
-                for model, *_ in held[-1:]:
-                    told[-1] |= {
-                        "family": getattr(model, "family", type(model).__name__),
-                        "texts": isinstance(model, LayeredModel) and hasattr(model, "encode"),
-                        "labels": _labels(place),
-                    }
-        return told
+    def descriptions(self) -> list[dict[str, Any]]:
+        """Loads the models, and returns what clients read of them, as JSON values.
 
-    def _load(self, name: str, output: str) -> Any:
-        given = self.given[name]
-        if Path(given).is_dir():
-            return load_pretrained(given, output=output, dtype=self._dtype)  # pyright: ignore[reportArgumentType]
-        return _made(name, given)
-
-    def _drop(self) -> None:
-        """Drops the models used longest ago until the others fit, and with them their programs."""
-        dropped = False
-        while self._memory is not None and len(self._loaded) > 1:
-            if sum(size for _, _, size in self._loaded.values()) <= self._memory:
-                break
-            self._loaded.popitem(last=False)
-            dropped = True
-        if dropped:
-            jax.clear_caches()
+        Raises:
+            InputError: if one cannot be loaded.
+        """
+        models = {name: self.get(name, "hidden")[0] for name in self.given}
+        return [
+            {
+                "name": name,
+                "loaded": True,
+                "family": getattr(model, "family", type(model).__name__),
+                "texts": isinstance(model, LayeredModel) and hasattr(model, "encode"),
+                "labels": _labels(self.given[name]),
+            }
+            for name, model in models.items()
+        ]
 
 
 def _labels(given: str) -> list[str]:

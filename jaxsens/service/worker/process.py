@@ -7,6 +7,7 @@ middle of a step: the server asks again for what was not answered.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import queue
@@ -23,13 +24,20 @@ from typing import Any, BinaryIO
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import remedy, takes_no_more
 from jaxsens.core.base.program_cache import cache_in
+from jaxsens.core.base.text import printable
 from jaxsens.service.worker.measuring import Desk
 from jaxsens.service.worker.models import ServedModels
 from jaxsens.service.worker.question import read_question
 
+_PR_SET_PDEATHSIG = 1
+
 
 def main() -> None:
     """Runs a worker. The first line says which models it serves."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(
+            _PR_SET_PDEATHSIG, signal.SIGKILL
+        )  # a stopped process reads no end of its input
     lines, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -55,19 +63,17 @@ class _Worker:
         kept = None
         if given["cache"] != "off":
             kept = cache_in(given["cache"], "serve", "--compilation-cache", "another folder, or off")
-        models = ServedModels(given["models"], given["dtype"], given["memory"])
+        models = ServedModels(given["models"], given["dtype"])
         self._desk = Desk(models, given["most_tokens"])
         threading.Thread(target=self._listen, args=(lines,), daemon=True).start()
         try:
-            for name in given["models"]:
-                models.get(name, "hidden")
+            self._send(event="ready", models=models.descriptions())
         except InputError as error:
             self._send(event="refused", refusal=error.json())
             return
         while True:
-            self._send(event="ready", models=models.told())
             message = self._jobs.get()
-            self._send(of=message["of"], **_answered(self._measured, message))
+            self._answer(self._measured, message)
             if kept is not None:
                 kept.keep()  # a worker ends by being killed
 
@@ -83,7 +89,7 @@ class _Worker:
             message = json.loads(line)
             match message["do"]:
                 case "admit":
-                    self._admitting.submit(self._admit, message)
+                    self._admitting.submit(self._answer, self._admitted, message)
                 case "cancel":
                     self._cancelled = True
                 case "measure":  # one at a time: the server waits for the answer to the one before
@@ -94,11 +100,8 @@ class _Worker:
                     self._send(event="refused", refusal=error.json())
         os._exit(0)
 
-    def _admit(self, message: dict[str, Any]) -> None:
-        def admitted(message: dict[str, Any]) -> dict[str, Any]:
-            return self._desk.admit(read_question(message["question"], self._settings["models"]))
-
-        self._send(of=message["of"], **_answered(admitted, message))
+    def _admitted(self, message: dict[str, Any]) -> dict[str, Any]:
+        return self._desk.admit(read_question(message["question"], self._settings["models"]))
 
     def _measured(self, message: dict[str, Any]) -> dict[str, Any]:
         def progress(done: int, total: int) -> None:
@@ -108,6 +111,13 @@ class _Worker:
 
         question = read_question(message["question"], self._settings["models"])
         return {"found": self._desk.measure(question, message["id"], Path(message["place"]), progress)}
+
+    def _answer(self, act: Callable[[dict[str, Any]], dict[str, Any]], message: dict[str, Any]) -> None:
+        answer = json.dumps(_answered(act, message))
+        for name, place in self._settings["models"].items():  # strangers need not know where models are
+            if Path(place).is_absolute():
+                answer = answer.replace(json.dumps(place)[1:-1], name)
+        self._send(of=message["of"], **json.loads(answer))
 
     def _send(self, **message: Any) -> None:
         with self._writing, suppress(OSError):  # the server may be gone
@@ -125,7 +135,9 @@ def _answered(act: Callable[[dict[str, Any]], dict[str, Any]], message: dict[str
     except InputError as error:
         return {"error": str(error), "refusal": error.json()}
     except OSError as error:
-        return {"error": f"{error}; {remedy(error)}" if takes_no_more(error) else str(error)}
+        print(f"jaxsens: {printable(str(error))}", file=sys.stderr, flush=True)
+        why = error.strerror or str(error)  # without a path of this machine
+        return {"error": f"{why}; {remedy(error)}" if takes_no_more(error) else why}
     except BaseException as error:  # noqa: BLE001 - whatever a model raises
         return {"error": f"{type(error).__name__}: {error}"}
 

@@ -1,26 +1,7 @@
 """The largest weighted average over all words: attention's support function, by fractional programming.
 
-A row of attention gives key m, when it holds symbol tau, the unnormalised weight e in [e_lo, e_hi] and the payload
-V. Over all words the average sum e V / sum e is at most t if and only if
-
-    F(t) = sum_m max_tau max(e_hi (V - t), e_lo (V - t)) <= 0 ,
-
-because symbols are chosen position by position. F is convex and falls at least as fast as Z_lo = sum_m min_tau e_lo. So
-for *any* t, t + max(F(t), 0) / Z_lo is an upper bound. A few steps of Newton's method bring it close to the root, and
-no step needs to be trusted. Where e_lo = e_hi the root is attained: the bound is the exact supremum.
-
-For words with k1 to k2 occurrences of one symbol s, a multiplier mu is added (Lagrange):
-
-    F(t) = min over mu of sum_m max_tau (f_m,tau(t) - mu [tau = s]) + max(mu k1, mu k2) ,
-
-and any mu gives a sound bound. The best one is the k-th largest of the gains f_m,s - max of the others. The quantile of
-a fixed sample of the keys comes close enough.
-
-The averages of several heads are over one word. With t_h at least the supremum of head h, F_h is nowhere positive, so
-
-    sum_h (sum e V / sum e)_h <= sum_h t_h + max over words of sum_h F_h(t_h) / Z_h,hi ,
-
-and the word is chosen once for all heads: again position by position.
+docs/bounds.md, "Weighted averages over all words", has F, its multiplier and the sum over heads. No Newton step, and no
+multiplier, needs to be trusted: each of them gives a sound bound.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
 """Ranges at any depth: a direction of a layer's output is followed back to the first layer before it is bounded.
 
-With y the outputs of the layer below, every row of a layer without normalisation is
-
-    c_j = y_j + sum_h sum_m w_jm y_m C_h ,   y'_j = c_j + act(c_j W_1 + b_1) W_2 + b_2 ,   C_h = W_V W_O ,
-
-whatever the scores are: the weights w of a row are at least 0 and add up to 1. So g.c_j lies in the range of g.y_j
-plus, for each head, the range of (C_h g).y_m over all m, and these are directions of y again. The activation is
-replaced by lines over the ranges of the pre-activations, which are such directions too. Terms of several layers cancel
-within a direction; boxes and norms lose that. This is the linear relaxation that verifiers of transformers propagate
-backwards (Shi, Zhang, Chang, Huang and Hsieh, "Robustness verification for transformers", 2020). The first layer's
-directions are bounded by supports of its averages, `FirstLayer.output_range`.
-
-Each formula of docs/bounds.md, "Three layers or more", is the function of its name.
+This is the linear relaxation that verifiers of transformers propagate backwards (Shi, Zhang, Chang, Huang and Hsieh,
+"Robustness verification for transformers", 2020). Terms of several layers cancel within a direction; boxes and norms
+lose that. Each formula of docs/bounds.md, "Three layers or more", is the function of its name.
 """
 
 from __future__ import annotations

@@ -1,14 +1,7 @@
 """The first layer's change under a flip, exact except for what the other symbols decide. Without layer normalisation.
 
-The inputs of the first layer are points, so a flip sigma -> sigma' at i moves one key of a row j /= i, from (s, v)
-to (s', v'), all four known:
-
-    b' - b = (e^s' (v' - b) - e^s (v - b)) / Z' = (e^s' (v' - b') - e^s (v - b')) / Z ,
-
-with b the average before, known as a set over words, and Z the sum of the row's exponentials. The larger of Z and Z' is
-used. The per-position map adds W_2' diag(D) W_1' times the change, D between the activation's slopes over the row's
-pre-activations. The middle of D is folded into the direction asked about, f + W_1 diag(D_mid) W_2 f. What is left of D
-enters by absolute values.
+The inputs of the first layer are points, so a flip moves one key of every other row between two known scores and
+values. Each formula of docs/bounds.md, "One layer", is the function of its name.
 """
 
 from __future__ import annotations

@@ -1,17 +1,8 @@
 """Any model, layer by layer: every row's range over all words, and the l2 norm of what a flip changes.
 
 `through` carries two things through a layer: for every (position, own symbol) a box that holds y over all words, and
-for every flip position i a number off_i >= ||y_j(x) - y_j(x')||_2 for all j /= i. A flip moves a row's attention in two
-stages. First all keys but i move, and the row's own query; key i and its value keep the old symbol:
-
-    d b = sum_m w_m [(ds_m - kappa)(v_m - b) + dv_m]   along the segment, for any kappa ,
-
-so ||d b W_O|| <= max|ds| max||(v_m - c) W_O|| + ||W_V W_O|| off_i with any centre c, because a variance is least about
-the mean. Then key i alone changes its symbol. With b_rest the average of the other keys,
-
-    b' - b = w' (v' - b_rest) - w (v - b_rest) ,   w <= e_hi / (e_hi + Z_rest) .
-
-O(n^2 kinds^2 (d + directions)) a layer, in blocks of rows.
+for every flip position i a number off_i >= ||y_j(x) - y_j(x')||_2 for all j /= i. Each formula of docs/bounds.md, "Any
+model", is the function of its name. O(n^2 kinds^2 (d + directions)) a layer, in blocks of rows.
 """
 
 from __future__ import annotations

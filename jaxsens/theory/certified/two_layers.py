@@ -1,21 +1,9 @@
 """Two layers read out at one position: the first layer's exact changes carried through the second.
 
-Only the readout row of the second layer matters. In a head of it, with y the first layer's outputs,
-
-    q = y_r W_Q ,   k_m = y_m W_K ,   v_m = y_m W_V ,   s_m = q.k_m / (sqrt(d_k) tau) .
-
-Everything that is bounded over all words, or under a flip, is a direction of the first layer's outputs: terms cancel
-in it before absolute values are taken. `output_range` bounds a direction over all words, `changes` under a flip.
-
-A flip at i moves every key of the readout row a little, and key i by much. The others move first, along a segment on
-which, for any kappa and any centre of the keys (weights add up to 1),
-
-    d b.g = sum_m w_m [dv_m.g + (ds_m - kappa)(v_m - b).g] ,   ds_m = q.dk_m + dq.(k_m - k_mean) .
-
-By Cauchy and Schwarz the second part is at most the product of the root mean square of ds - kappa and the standard
-deviation of v_m.g, each bounded over all words. Key i follows: b' - b = w'(v' - b) - (e / Z')(v - b).
-
-Each formula of docs/bounds.md, "Two layers", is the function of its name.
+Only the readout row of the second layer matters. Everything that is bounded over all words, or under a flip, is a
+direction of the first layer's outputs: terms cancel in it before absolute values are taken. A flip moves every key of
+the readout row a little, and one by much; the others move first. Each formula of docs/bounds.md, "Two layers", is the
+function of its name.
 """
 
 from __future__ import annotations

@@ -1,13 +1,6 @@
 """How long a vector can be whose parts may each go either way: less than its coordinates' sizes say.
 
-What relaxed hidden units leave of an output is sum_u s_u t_u w_u with |s_u| <= 1 and w_u the unit's weights to the
-outputs, a zonotope. Bounded coordinate by coordinate, every unit would push every coordinate its worst way at once. In
-l2 instead, for any delta_u > 0,
-
-    ||sum_u s_u t_u w_u||^2 <= ||diag(delta)^-1/2 W||_2^2 sum_u delta_u t_u^2 ,
-
-the dual of the semidefinite relaxation of max ||W' (s t)||^2 over signs (Goemans and Williamson 1995). With the best
-delta it is at most pi/2 times that maximum (Nesterov 1998).
+docs/bounds.md, "The norm of what may go either way", has the bound and its sources.
 """
 
 from __future__ import annotations

@@ -1,15 +1,10 @@
-"""Which inputs to fix: stage 2 of Theorem 1's proof as an algorithm, and what stage 3 needs.
+"""Which inputs to fix: stage 2 of Theorem 1's proof as an algorithm.
 
 A query of a head is settled when at most `allowed` rows with an open case can still win it. Fixing the inputs of a key
 so that its score is high settles the queries that rank few open rows above it.
 
-`cover`, stage 2. The proof finds one input that settles many queries by the pigeonhole principle. Here the input that
-settles most is fixed, again and again: a greedy set cover.
-
-`sources`, for stage 3, gives the inputs that each head depends on; the stage itself is in `restrict`. The proof fixes
-every input to a random symbol with some probability. By the Lovász local lemma there is a positive probability that too
-many inputs can win no head, and that not too many inputs are fixed. Moser and Tardos (2010) find such a choice: while
-some head is not settled, draw the inputs that it depends on again.
+The proof finds one input that settles many queries by the pigeonhole principle. Here the input that settles most is
+fixed, again and again: a greedy set cover.
 """
 
 from __future__ import annotations
@@ -110,20 +105,3 @@ def _ranked(
         value[:, rank] = best[every, top[:, rank]]
         best[every, top[:, rank]] = -np.inf
     return scores, top, value
-
-
-def sources(contest: Contest, rows: Int[np.ndarray, " some"], count: int) -> dict[tuple[int, int], set[int]]:
-    """Of every head and row: the inputs of the first `count` open rows that it prefers, over its possible queries."""
-    level = contest.level
-    queries = contest.queries_of(rows)
-    found: dict[tuple[int, int], set[int]] = {}
-    size = max(1, COVERED_SCORES // len(level.owner))
-    for head in range(contest.heads):
-        for start in range(0, len(queries), size):
-            part = queries[start : start + size]
-            _, top, value = _ranked(contest, np.full(len(part), head), part, count)
-            for query, preferred, some in zip(part, level.rows[top], value > -np.inf, strict=True):
-                known = dict(level.conditions(query)).keys()
-                own = found.setdefault((head, int(level.owner[query])), set())
-                own.update(*(level.inputs[row] - known for row in preferred[some].tolist()))
-    return found

@@ -11,44 +11,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Int
 
-from jaxsens.core.base import inputs, stopping
+from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems, collecting
 from jaxsens.core.models.parts.weighting import LeftmostHard, RightmostHard
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import Transformer, check_runs
 from jaxsens.theory.hard_attention.cases import first_level, needed_rows, next_level
 from jaxsens.theory.hard_attention.contest import Contest, Level
-from jaxsens.theory.hard_attention.fixing import COVERED_SCORES, cover, sources, unsettled
+from jaxsens.theory.hard_attention.fixing import COVERED_SCORES, cover, unsettled
 from jaxsens.theory.hard_attention.restriction import FREE, Certificate, Restriction, RestrictionRefused
 from jaxsens.theory.hard_attention.values import HardModel
 from jaxsens.theory.rules import known_config
 
-Method = Literal["auto", "greedy", "resample"]
-
-METHODS = get_args(Method)
-
 ALLOWED = (0, 1, 2, 4, 8, 16, 32)
 """How many open rows may be left that can win a head, tried in turn: the proof's k, which grows until all works."""
 
-RESAMPLED = (1, 4, 16)
-"""The same for the random stage, which costs more each time."""
-
 MOST_ROUNDS = 40
 """Rounds of the greedy cover in one layer, at most."""
-
-ROUNDS = 60
-"""The random search ends after this many rounds of resampling. Where it succeeds it needs about ten."""
-
-PATIENCE = 8
-"""It also ends after this many rounds in a row without a new least number of unsettled heads."""
-
-_SHARE = 0.75
-"""The share of the budget that is fixed in expectation, so that a draw seldom fixes too many."""
 
 
 def restrict(
@@ -59,7 +42,6 @@ def restrict(
     fixed: Mapping[int, int] | None = None,
     symbols: Sequence[int] | Int[np.ndarray, " some"] | None = None,
     settle: bool = True,
-    method: Method = "auto",
     seed: int = 0,
     most_values: int = 4096,
 ) -> Restriction:
@@ -74,8 +56,7 @@ def restrict(
         symbols: what a free position may hold; by default the alphabet without the end-of-sequence symbol.
         settle: also fixes the inputs that the readout row still depends on before the last layer, except its own. Then
             c is mostly 1, the readout's own symbol, or 0. If False, c is what the proof's stages leave.
-        method: "greedy" fixes what settles most, "resample" uses the random stage alone, "auto" tries greedy first.
-        seed: of the random stage.
+        seed: of what is drawn: the symbols of inputs that many rows read, and which unsettled heads come first.
         most_values: the most values that a row may have in an inner layer.
 
     Returns:
@@ -105,7 +86,6 @@ def restrict(
         if n and budget < 0:
             most = f"at most {budget + len(before)}, or a smaller free_fraction"
             problems.add("fixed", f"{len(before)} positions", most)
-        inputs.choice("method", method, METHODS, problems)
         inputs.choice("settle", settle, (True, False), problems)
         most_values = inputs.count("most_values", most_values, problems, least=2)
         seed = inputs.seed(seed, problems)
@@ -117,8 +97,7 @@ def restrict(
     # The readout can mostly stay free. Where it is every row's favourite key, it must be fixed to settle the others.
     for spare in (True, False) if budget else (True,):
         generator = np.random.default_rng(seed)
-        how = method if spare or method != "auto" else "greedy"
-        builder = _Builder(hard, values, held, budget, most_values, how, generator, spare)
+        builder = _Builder(hard, values, held, budget, most_values, generator, spare)
         try:
             found.append(builder.built(settle))
         except RestrictionRefused as error:
@@ -163,7 +142,6 @@ class _Builder:
     symbols: tuple[int, ...]
     budget: int
     most_values: int
-    method: str
     generator: np.random.Generator
     spare: bool
     stages: dict[str, int] = field(default_factory=dict)
@@ -219,22 +197,16 @@ class _Builder:
         if k:
             share -= self.popular(k, share // 4)
         best = self.values
-        if self.method != "resample":
-            for allowed in ALLOWED:
-                values, done = self.covered(k, self.rows[k], allowed, share)
-                if done:
-                    return self.fix(values, f"layer {k}: greedy")
-                best = values if allowed <= 2 else best
-        if self.method != "greedy":
-            for allowed in RESAMPLED:
-                found = self.resampled(k, allowed, share)
-                if found is not None:
-                    return self.fix(found, f"layer {k}: resampled")
+        for allowed in ALLOWED:
+            values, done = self.covered(k, self.rows[k], allowed, share)
+            if done:
+                return self.fix(values, f"layer {k}: greedy")
+            best = values if allowed <= 2 else best
         # Not all heads are settled. The rows may still have few enough values; if not, the next layer refuses.
         self.fix(best, f"layer {k}: greedy")
         self.notes.append(
             f"in layer {k}, fixing {share} inputs did not settle every head: some can be won by more than "
-            f"{ALLOWED[-1] if self.method != 'resample' else RESAMPLED[-1]} free keys"
+            f"{ALLOWED[-1]} free keys"
         )
         return None
 
@@ -273,44 +245,6 @@ class _Builder:
                 values[i] = symbol
             left -= len(fixed)
         return values, False
-
-    def resampled(self, k: int, allowed: int, budget: int) -> Int[np.ndarray, " n"] | None:
-        """Stage 3: values that fix at most `budget` more inputs and settle all heads of the layer's rows; or None."""
-        values, rows = self.values, self.rows[k]
-        free = np.flatnonzero((values == FREE) & (np.arange(len(values)) != self.spared))
-        if not len(free) or budget < 1:
-            return None
-        chance = min(0.9, _SHARE * budget / len(free))
-        depends = sources(self.contest(values, k), rows, math.ceil((allowed + 1) / (1 - chance)))
-
-        def draw(where: Int[np.ndarray, " some"]) -> None:
-            symbol = self.generator.choice(np.array(self.symbols), size=len(where))
-            drawn[where] = np.where(self.generator.random(len(where)) < chance, symbol, FREE)
-
-        drawn = values.copy()
-        draw(free)
-        fewest, idle = math.inf, 0
-        for _ in range(ROUNDS):
-            stopping.check()
-            fixed = free[drawn[free] != FREE]
-            if len(fixed) > budget:
-                drawn[self.generator.choice(fixed, size=len(fixed) - budget, replace=False)] = FREE
-            contest = self.contest(drawn, k)
-            heads, queries = unsettled(contest, rows, allowed)
-            if not len(heads):
-                return drawn
-            idle = 0 if len(heads) < fewest else idle + 1
-            fewest = min(fewest, len(heads))
-            if idle >= PATIENCE:
-                return None
-            events = sorted(set(zip(heads.tolist(), contest.level.owner[queries].tolist(), strict=True)))
-            taken: set[int] = set()
-            for number in self.generator.permutation(len(events)):
-                inputs = depends[events[number]]
-                if taken.isdisjoint(inputs):
-                    taken |= inputs
-                    draw(np.array(sorted(inputs - {self.spared}), np.int64))
-        return None
 
     def last_layer(self, settle: bool) -> None:
         """Settles the readout's heads, the only ones of the last layer that matter."""

@@ -31,7 +31,7 @@ _PAIRS = 2**16
 
 def refusal(problem: SearchTask, words: int) -> str | None:
     """Why the words cannot be enumerated, if at most `words` of them may be; None if they can."""
-    space, budget = problem.space, problem.devices.budget
+    space, budget = problem.space, problem.devices.budget()
     if space.count > words:
         return f"{len(space.alphabet)}^{len(space.free)} words are more than {words}"
     kept = space.count * problem.output_bytes

@@ -1,12 +1,9 @@
-"""Local search with restarts: the words to start from, the steps uphill, and states from which a search goes on.
-
-A search that goes on from a state takes exactly the steps that it would have taken without the stop.
-"""
+"""Local search with restarts: the words to start from, and the steps uphill."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -65,6 +62,7 @@ class Measurements:
         best: The first word with the largest objective so far.
         history: (used, value) each time that the best improved.
         progress: Called after every measurement.
+        restarts: The starts so far, and where each led; the last one is still searched, or was stopped.
     """
 
     problem: SearchTask
@@ -73,6 +71,7 @@ class Measurements:
     best: Found | None = None
     history: list[tuple[int, float]] = field(default_factory=list)
     progress: Callable[[SearchProgress], None] | None = None
+    restarts: list[Restart] = field(default_factory=list)
 
     def measure(self, word: Int[np.ndarray, " n"]) -> Measured:
         """All flips of a word.
@@ -119,84 +118,27 @@ class Restart:
     converged: bool
 
 
-@dataclass(frozen=True)
-class SearchState:
-    """Everything that the rest of a search depends on, between two steps.
+def climb(problem: SearchTask, starts: int, measurements: Measurements) -> None:
+    """Searches from every start until all have converged or the budget is spent; `measurements` keeps what is found.
 
-    Attributes:
-        finished: The restarts that have converged.
-        tokens: Where the restart in progress is; None before its first measurement.
-        value: The objective there.
-        steps: The number of its steps.
-        idle: How many of the last steps did not raise the objective.
-        begun: The measurements used when it began.
-        used: The measurements used.
-        best: The best word so far.
-        history: (used, value) each time that the best improved.
-    """
-
-    finished: tuple[Restart, ...] = ()
-    tokens: tuple[int, ...] | None = None
-    value: float = 0.0
-    steps: int = 0
-    idle: int = 0
-    begun: int = 0
-    used: int = 0
-    best: Found | None = None
-    history: tuple[tuple[int, float], ...] = ()
-
-    def restart(self, problem: SearchTask, converged: bool) -> Restart:
-        """The restart in progress, as one that is over."""
-        if self.tokens is None:
-            raise ValueError("no restart is in progress")
-        start = tuple(start_of(problem, len(self.finished)).tolist())
-        used = self.used - self.begun
-        return Restart(start, self.tokens, self.value, used, self.steps, converged)
-
-    def at(self, measurements: Measurements) -> SearchState:
-        """This state, with what the measurements have used and found."""
-        history = tuple(measurements.history)
-        return replace(self, used=measurements.used, best=measurements.best, history=history)
-
-
-def climb(
-    problem: SearchTask,
-    starts: int,
-    state: SearchState,
-    measurements: Measurements,
-    note: Callable[[SearchState], None],
-) -> None:
-    """Goes on from a state until all starts have converged or the budget is spent; `measurements` keeps what is found.
-
-    Every step draws from its own random numbers, so a state need not hold a generator.
-
-    Args:
-        problem: What is searched.
-        starts: The number of words to start from.
-        state: Where to begin; `measurements` must be where the state is.
-        measurements: Measures words.
-        note: Called with every state, including the first one.
+    Every step draws from its own random numbers, so that a larger budget begins like a smaller one.
     """
     step = CLIMBS[problem.search.objective]
-    at = None if state.tokens is None else problem.measure(np.array(state.tokens, np.int32))
     try:
-        while len(state.finished) < starts:
-            k = len(state.finished)
-            note(state)
-            if at is None:
-                at = measurements.measure(start_of(problem, k))
-                state = replace(state, steps=0, idle=0, begun=state.used)
-            else:
-                rng = np.random.default_rng([problem.search.seed, k, state.steps + 1])
-                led = step(measurements, at, state.idle, rng)
+        for k in range(starts):
+            start, begun = start_of(problem, k), measurements.used
+            at, idle, steps, converged = measurements.measure(start), 0, 0, False
+            first = tuple(start.tolist())
+            measurements.restarts.append(Restart(first, first, at.value, 1, 0, False))
+            while not converged:
+                led = step(measurements, at, idle, np.random.default_rng([problem.search.seed, k, steps + 1]))
                 if led is None:
-                    done = state.at(measurements).restart(problem, converged=True)
-                    state, at = SearchState(finished=(*state.finished, done)).at(measurements), None
-                    continue
-                at, idle = led
-                state = replace(state, steps=state.steps + 1, idle=idle)
-            state = replace(state, tokens=tuple(at.word.tolist()), value=at.value).at(measurements)
-        note(state)
+                    converged = True
+                else:
+                    (at, idle), steps = led, steps + 1
+                used = measurements.used - begun
+                reached = Restart(first, tuple(at.word.tolist()), at.value, used, steps, converged)
+                measurements.restarts[-1] = reached
     except BudgetSpent:
         return
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Annotated, Any, Literal
 
 from jaxsens.core.base import inputs
@@ -27,8 +26,6 @@ class Search:
         budget: stop after this many measurements of all flips of a word; None to stop when every start has converged.
         start: words to start from, (n,) or (words, n).
         seed: seed of everything that is drawn at random.
-        checkpoint: a file that keeps the state of the search. Called again with the same arguments, the search goes on
-            from there and ends as if it had not been stopped. With a larger budget or more restarts it goes further.
 
     Raises:
         InputError: naming each unusable field; `fixed` and `start` are read with the words' length.
@@ -41,7 +38,6 @@ class Search:
     budget: OptionalPositive = None
     start: Any = None
     seed: Seed = 0
-    checkpoint: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         if self.start is None:

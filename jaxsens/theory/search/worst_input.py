@@ -20,10 +20,10 @@ from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.placement import Placement, checked_placement
+from jaxsens.core.results.request import fingerprint
 from jaxsens.core.results.rounding import beyond_precision, forward_pass, unresolved_scores
 from jaxsens.theory.search import enumeration
-from jaxsens.theory.search.checkpoint import Checkpoint, identity
-from jaxsens.theory.search.local_search import Measurements, Restart, SearchProgress, climb
+from jaxsens.theory.search.local_search import Measurements, SearchProgress, climb
 from jaxsens.theory.search.options import Search
 from jaxsens.theory.search.problem import SearchTask, problem_of, search_space
 from jaxsens.theory.search.result import SearchInterrupted, WorstInput
@@ -62,8 +62,7 @@ def worst_input(
         readout: Where the model reads its output, as for `flip_sensitivity`.
         engine: As for `flip_sensitivity`.
         placement: As for `flip_sensitivity`; in an enumeration a batch is of words. In a distributed job, with
-            `jaxsens.global_mesh()`, the processes share the flips of each word and all return the whole result; the
-            first process keeps the checkpoint.
+            `jaxsens.global_mesh()`, the processes share the flips of each word and all return the whole result.
         progress: Called with a `SearchProgress` after every measurement, or every block of an enumeration.
 
     Warns:
@@ -71,10 +70,11 @@ def worst_input(
             does not resolve its attention scores on the first word tried, as for `flip_sensitivity`.
 
     Raises:
-        SearchInterrupted: On Ctrl-C once a word has been measured, with what was found. Before that, and during an
-            enumeration, which knows nothing before its end, a plain KeyboardInterrupt.
-        InputError: Naming each argument that cannot be used and the remedy; for a checkpoint that is damaged or belongs
-            to another search; and for a model that `flip_sensitivity` refuses.
+        SearchInterrupted: On Ctrl-C once a word has been measured, with what was found: give its `tokens` as
+            `Search.start` to go on from there. Before that, and during an enumeration, which knows nothing before its
+            end, a plain KeyboardInterrupt.
+        InputError: Naming each argument that cannot be used and the remedy; and for a model that `flip_sensitivity`
+            refuses.
     """
     model = as_model(model)
     with collecting("worst_input") as problems:
@@ -101,8 +101,11 @@ def worst_input(
     with stopping.noting(signal.SIGINT), numerics(model.dtype):
         problem = problem_of(model, space, search, norm, how, devices)
         if devices.group is not None:
-            local = search.exact, search.restarts, search.budget, search.checkpoint is None
-            devices.agree((identity(problem), *local))
+            words = alphabet.tolist(), space.fixed, space.start_words.tolist()
+            how = search.objective, search.exact, search.restarts, search.budget, search.seed
+            devices.agree(
+                (fingerprint(problem.model, space.n), problem.choice.name, norm.table(), *words, *how)
+            )
         first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
         passed = forward_pass(problem.model, first, problem.engine, problem.parameters, devices)
         blurred = unresolved_scores(problem.model, space.n, passed, problem.engine.widens)
@@ -112,7 +115,7 @@ def worst_input(
             return _searched(problem, progress)
         measurements = Measurements(problem, budget=None)
         measurements.measure(enumeration.largest_word(problem, progress))
-        return _result(measurements, problem.space.count, (), 0)
+        return _result(measurements, problem.space.count, 0)
 
 
 def _enumerable(problem: SearchTask) -> bool:
@@ -129,35 +132,18 @@ def _enumerable(problem: SearchTask) -> bool:
 
 
 def _searched(problem: SearchTask, progress: Callable[[SearchProgress], None] | None) -> WorstInput:
-    kept, budget = Checkpoint(problem), problem.search.budget
-    latest, starts = kept.latest, len(problem.space.start_words) + problem.search.restarts
-    if (budget is not None and latest.used > budget) or len(latest.finished) > starts:
-        raise InputError.of(
-            "checkpoint",
-            str(kept.path),
-            f"{latest.used} measurements and {len(latest.finished)} starts are done, "
-            "more than asked for; give a larger budget or more restarts, or name another file",
-        )
-    measurements = Measurements(problem, budget, latest.used, latest.best, list(latest.history), progress)
-
-    def found() -> WorstInput:
-        reached = kept.latest.finished
-        if kept.latest.tokens is not None:
-            reached = (*reached, kept.latest.restart(problem, converged=False))
-        return _result(measurements, 0, reached, starts)
-
+    measurements = Measurements(problem, problem.search.budget, progress=progress)
+    starts = len(problem.space.start_words) + problem.search.restarts
     try:
-        climb(problem, starts, latest, measurements, kept.note)
+        climb(problem, starts, measurements)
     except KeyboardInterrupt:
         if measurements.best is None:
             raise
-        raise SearchInterrupted(found()) from None
-    finally:
-        kept.write()
-    return found()
+        raise SearchInterrupted(_result(measurements, 0, starts)) from None
+    return _result(measurements, 0, starts)
 
 
-def _result(measurements: Measurements, words: int, restarts: tuple[Restart, ...], starts: int) -> WorstInput:
+def _result(measurements: Measurements, words: int, starts: int) -> WorstInput:
     problem, space, best = measurements.problem, measurements.problem.space, measurements.best
     if best is None:
         raise InputError.note("budget", "no word was measured")
@@ -175,7 +161,7 @@ def _result(measurements: Measurements, words: int, restarts: tuple[Restart, ...
         outputs=problem.engine.outputs,
         words=words,
         measurements=measurements.used,
-        restarts=restarts,
+        restarts=tuple(measurements.restarts),
         starts=starts,
         history=tuple(measurements.history),
         seed=problem.search.seed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from jaxsens.core.report.figures import ReportFigure, change_label, fitted_power
 from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponent, signed
 from jaxsens.core.report.page import DASH, ReportTable, Section
 from jaxsens.core.report.panels import SMALL, Guide, Line, LineStyle, Panel, line_style, variant_styles
-from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.sweep import row_of
-from jaxsens.theory.tables.sweep import BOUND_COLUMNS, PARTS, BoundRecord, Bounds
+from jaxsens.theory.tables.sweep import BOUND_COLUMNS, PARTS, BoundRecord
 
 if TYPE_CHECKING:
     import pandas
@@ -112,15 +110,6 @@ class BoundsData:
         if not self.mixes_exact:
             return frozenset()
         return frozenset(self.spreads(variant, "worst")) - set(self.exactly_known(variant))
-
-
-@dataclass(frozen=True)
-class ReportedBounds(Bounds):
-    """The `[bounds]` table, with its sections of the report."""
-
-    def sections(self, data: SweepData, results: Sequence[BoundRecord]) -> list[Section]:
-        norm = data.plan.measurement.measure.kind
-        return bounds_sections(BoundsData(results, data.points, data.names, norm, data.unseeded))
 
 
 def bounds_sections(data: BoundsData) -> list[Section]:
@@ -273,31 +262,15 @@ def _table(
 
 
 def sides_figures(data: BoundsData) -> list[ReportFigure]:
-    """The bounds against n, with and without Lemma 5, and the worst inputs of variants without a certified bound.
-
-    One or two certified variants share one figure with their panels of Lemma 5. More get a grid each without and with
-    it, the latter for the variants that have a closed form.
-    """
-    certified = data.having("certified")
-    closed = [variant for variant in data.having("log_lemma5") if variant in certified]
-    few = len(certified) <= 2
-    layout: dict[str, Any] = {} if few else {**SMALL, "height": 2.6}
-    sides = [_sides_panel(data, variant) for variant in certified]
-    lemma5 = [_lemma5_panel(data, variant) for variant in closed]
-    if few and len(closed) == len(certified):
-        paired = [panel for pair in zip(sides, lemma5, strict=True) for panel in pair]
-        caption = f"On the left: {text('sides')} On the right: {text('lemma5')}"
-        groups = [("bounds", paired, caption)]
-    else:
-        groups = [("bounds", sides, text("sides")), ("bounds-lemma5", lemma5, text("lemma5"))]
-
-    heading, about = "How large can the change be, over every input?", " ".join(findings(data))
-    read, layout = (text("spread"), _exact(data)), {**layout, "share_y": False}
-    figures = [
-        panel_figure(name, (caption, *read), about, panels, heading, **layout)
-        for name, panels, caption in groups
-        if panels
-    ]
+    """The bounds against n, and the worst inputs of variants without a certified bound."""
+    certified, figures = data.having("certified"), []
+    read = text("spread"), _exact(data)
+    if certified:
+        layout: dict[str, Any] = {} if len(certified) <= 2 else {**SMALL, "height": 2.6}
+        panels = [_sides_panel(data, variant) for variant in certified]
+        heading, about = "How large can the change be, over every input?", " ".join(findings(data))
+        caption = text("sides"), *read
+        figures.append(panel_figure("bounds", caption, about, panels, heading, **layout, share_y=False))
     searched = data.having("worst")
     if set(searched) - set(certified):
         caption = "The largest change that a search over all inputs and flips found."
@@ -343,23 +316,6 @@ def _sides_panel(data: BoundsData, variant: str) -> Panel:
         lines.append(Line(label, line_style(len(lines)), data.spreads(variant, column), hollow))
     ticks = sorted({n for line in lines for n in line.values})
     return Panel(variant, change_label(data.norm), lines, ticks)
-
-
-def _lemma5_panel(data: BoundsData, variant: str) -> Panel:
-    """The same by powers of ten, with Lemma 5's closed form, which itself may overflow."""
-
-    def spread(value: Spread) -> Spread:
-        median, low, high = (math.log10(each) if each > 0 else math.nan for each in value[:3])
-        return Spread(median, low, high, value.seeds)
-
-    sides = _sides_panel(data, variant)
-    lines = [
-        dataclasses.replace(line, values={n: spread(value) for n, value in line.values.items()})
-        for line in sides.lines
-    ]
-    lines.append(Line("Lemma 5, closed form", line_style(len(lines)), data.spreads(variant, "log10_lemma5")))
-    title, y_label = f"{variant}, with Lemma 5", "log\N{SUBSCRIPT ONE}\N{SUBSCRIPT ZERO} of the change"
-    return Panel(title, y_label, lines, sides.ticks, log=False)
 
 
 def _worst_panel(data: BoundsData, variants: Sequence[str], styles: Mapping[str, LineStyle]) -> Panel:

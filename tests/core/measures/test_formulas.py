@@ -61,6 +61,13 @@ def test_changes_of_all_sizes_keep_their_digits(name, size, dtype):
     )
 
 
+@pytest.mark.parametrize("name", ["l1", "l2", "linf"])
+def test_norms_of_sizes_whose_squares_float32_lacks(name):
+    for size in (1e-30, 1e30):
+        y, changes = drawn(0, size, "float32")
+        np.testing.assert_allclose(found(name, y, changes, "float32"), expected(name, y, changes), rtol=1e-6)
+
+
 SIZES = st.floats(-18, 1.5).map(lambda power: 10**power)
 
 

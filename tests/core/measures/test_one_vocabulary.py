@@ -128,30 +128,6 @@ def test_a_field_of_the_placement_is_one_thing_too(name):
         assert (file.placement() if sound else file) == python
 
 
-@pytest.mark.parametrize(("base", "kind", "name"), FIELDS)
-def test_an_unknown_field_is_answered_alike(base, kind, name):
-    made = base.kinds[kind]
-    fields = {**NEEDED.get(kind, {}), f"{name}x": "1"}
-    python = in_python(made, fields)
-    assert python == in_toml(base.argument, kind, fields)
-    assert python == in_words(base, [kind, *(f"{key}={value}" for key, value in fields.items())], "--x")
-    assert python[0].path == (f"{name}x",)
-
-
-@pytest.mark.parametrize("base", [Flips, Measure, AskedEngine])
-def test_kinds_are_answered_alike(base):
-    for kind, made in base.kinds.items():
-        if made in (Function, Comparison) or kind in NEEDED:
-            continue
-        assert in_words(base, [kind], "--x") == read(base, kind, Problems("")) == made()
-    python, file = Problems(""), Problems("")
-    read(base, "vmop", python)
-    read_fields(Measurement, {base.argument: "vmop"}, "measure", file)
-    assert [one.path for one in python] == [(base.argument,)]
-    assert inside(file, "measure") == [*python]
-    assert in_words(base, ["vmop"], "--x") == inside(python, base.argument)
-
-
 @pytest.mark.parametrize(
     ("text", "value"),
     [

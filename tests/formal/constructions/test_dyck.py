@@ -92,37 +92,35 @@ def test_brackets_are_the_usual_ones_left_before_right():
 
 
 @pytest.mark.quick(3)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        ((1, 6), (2, 5), (3, 4)),
+        pytest.param(((1, 9), (2, 6), (3, 5), (5, 4)), marks=pytest.mark.slow),
+    ],
+    ids=["short", "longer"],
+)
 @pytest.mark.parametrize(("condition", "autoregressive"), PROMISED)
-def test_short_words_of_up_to_three_kinds_at_every_position(condition, autoregressive):
-    for kinds, longest in ((1, 6), (2, 5), (3, 4)):
+def test_every_word_up_to_a_length_at_every_position(condition, autoregressive, sizes):
+    for kinds, longest in sizes:
         model = dyck(kinds, condition, autoregressive=autoregressive)
         for n in range(1, longest + 1):
-            assert wrong(model, every_word(2 * kinds, n)) == 0, (kinds, n)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("condition", "autoregressive"), PROMISED)
-def test_all_words_somewhat_longer(condition, autoregressive):
-    for kinds, n in ((1, 7), (1, 8), (1, 9), (2, 6), (3, 5), (5, 4)):
-        model = dyck(kinds, condition, autoregressive=autoregressive)
-        for part in np.array_split(every_word(2 * kinds, n), 8):
-            assert wrong(model, part) == 0, (kinds, n)
+            for part in np.array_split(every_word(2 * kinds, n), -(-((2 * kinds) ** n) // 2000)):
+                assert wrong(model, part) == 0, (kinds, n)
 
 
 @pytest.mark.quick(3)
+@pytest.mark.parametrize(
+    "sizes",
+    [((2, 50), (3, 122), (2, 200)), pytest.param(((2, 1026),), marks=pytest.mark.slow)],
+    ids=["long", "longer"],
+)
 @pytest.mark.parametrize(("condition", "autoregressive"), PROMISED)
-def test_long_words_balanced_nearly_balanced_and_deeply_nested(condition, autoregressive):
-    for kinds, n in ((2, 50), (3, 122), (2, 200)):
+def test_long_words_balanced_nearly_balanced_and_deeply_nested(condition, autoregressive, sizes):
+    for kinds, n in sizes:
         model = dyck(kinds, condition, autoregressive=autoregressive)
-        assert wrong(model, long_words(n, kinds, seed=n)) == 0, (kinds, n)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("condition", "autoregressive"), PROMISED)
-def test_words_of_more_than_a_thousand_symbols(condition, autoregressive):
-    model = dyck(2, condition, autoregressive=autoregressive)
-    for word in long_words(1026, 2):
-        assert wrong(model, word[None]) == 0
+        for part in np.array_split(long_words(n, kinds, seed=n), -(-n // 200)):
+            assert wrong(model, part) == 0, (kinds, n)
 
 
 @pytest.mark.quick(2)
@@ -203,20 +201,17 @@ def test_sizes_and_embeddings_are_those_the_promise_states():
         promise = dyck(kinds).promise
         assert (promise.layers, promise.heads, promise.width) == (5, 6 + kinds, 16 + 4 * kinds)
         assert promise.text == f"DYCK-{kinds}"
-    listed: dict[tuple[ConditionName, bool], set[str]] = {
-        ("temperature", False): {"alternating", "fraction", "index", "square"},
-        ("unbounded", False): {"alternating", "fraction", "length", "index", "length-index", "length-square"},
-        ("temperature-bounded", False): {
-            "alternating",
-            "fraction",
-            "fraction-square",
-            "fraction-over-length",
-        },
-        ("temperature", True): {"alternating", "index", "square"},
+    fractions = "fraction fraction-square fraction-over-length"
+    listed: dict[tuple[ConditionName, bool], tuple[str, Softmax]] = {
+        ("temperature", False): ("fraction index square", Softmax(Schedule(power=1.0))),
+        ("unbounded", False): ("fraction length index length-index length-square", Softmax()),
+        ("temperature-bounded", False): (fractions, Softmax(Schedule(power=3.0))),
+        ("temperature", True): ("index square", Softmax(Schedule(power=2.0), by="query")),
     }
-    for (condition, autoregressive), components in listed.items():
+    for (condition, autoregressive), (components, weighting) in listed.items():
         model = dyck(2, condition, autoregressive=autoregressive)
-        assert set(model.promise.components) == components
+        assert set(model.promise.components) == {"alternating", *components.split()}
+        assert model.config.weighting == weighting
         assert model.promise.bounded == (condition == "temperature-bounded")
         assert model.promise.exact
 
@@ -228,17 +223,6 @@ def test_autoregressive_networks_know_nothing_of_what_follows(condition):
     words = long_words(30, 2)
     whole, start = (activations(model.config, model.parameters, tokens) for tokens in (words, words[:, :19]))
     np.testing.assert_allclose(whole[:, :19], start, rtol=0, atol=1e-9)
-
-
-def test_temperatures_are_powers_of_the_length():
-    def weighting(condition: ConditionName, autoregressive: bool) -> object:
-        return dyck(2, condition, autoregressive=autoregressive).config.weighting
-
-    assert weighting("temperature", False) == Softmax(Schedule(power=1.0))
-    assert weighting("temperature", True) == Softmax(Schedule(power=2.0), by="query")
-    assert weighting("temperature-bounded", False) == Softmax(Schedule(power=3.0))
-    assert weighting("unbounded", False) == Softmax()
-    assert weighting("average-hard", True) == AverageHard()
 
 
 def test_what_is_measured_by_default():

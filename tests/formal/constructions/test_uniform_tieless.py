@@ -53,7 +53,6 @@ def test_gaps_and_magnitudes_are_those_of_the_definition(structure):
         np.testing.assert_allclose(measured.spreads[k][h], spreads[k, h], rtol=1e-10, atol=1e-13)
     np.testing.assert_allclose(measured.magnitudes, magnitudes, rtol=1e-10, atol=1e-13)
     assert measured.gap == min(min(layer) for layer in measured.gaps) > 0
-    assert measured.x_max == max(1, magnitudes[0].max())
     assert (measured.n, measured.inputs, measured.exhaustive) == (4, 16, True)
 
 

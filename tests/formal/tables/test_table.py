@@ -7,10 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 
-from jaxsens.core.base.errors import InputError
 from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.formal.constructions.conditions import Condition
-from jaxsens.formal.logic.library import balanced as balanced_definition
 from jaxsens.formal.tables import constructions_table
 from jaxsens.formal.tables.constructions_table import (
     CASES,
@@ -23,6 +21,8 @@ from jaxsens.formal.tables.constructions_table import (
     nested,
     plan_of,
 )
+from tests.formal.logic.definitions import balanced as balanced_definition
+from tests.refusals import refused
 
 BY_NAME = {case.name: case for case in CASES}
 TEMPERATURE, CONTROL = Condition("temperature"), Condition("bounded-softmax")
@@ -127,10 +127,7 @@ def test_balanced_is_dyck():
 
 
 def test_plans_refuse_every_problem_at_once():
-    with pytest.raises(InputError) as refusal:
-        plan_of("first", cap=4)
-    assert "majority" in str(refusal.value)
-    assert "cap = 4" in str(refusal.value)
+    assert "majority" in refused("name cap", plan_of, "first", cap=4)
     assert [case.name for case in plan_of("since").cases] == ["since"]
     assert plan_of(cap=500).tried == (100, 500)
     assert plan_of().cases == CASES

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
-from rich.console import Console
 
-from jaxsens.core.sweeps.jobs.job import run
+from jaxsens.cli import main
 from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.formal.constructions.conditions import ConditionName
 from jaxsens.formal.tables import constructions_table
@@ -19,7 +16,6 @@ from jaxsens.formal.tables.constructions_table import (
     plan_of,
 )
 from jaxsens.formal.tables.report import TABLES, cells, exponent_text, markdown
-from tests.refusals import refused
 
 LENGTHS = (10, 20, 40)
 
@@ -104,23 +100,27 @@ def test_the_tables_are_markdown_with_one_line_a_row():
         assert {line.count("|") for line in lines} == {len(TABLES[name]) + 1}
 
 
-def test_measuring_reports_every_row_and_refuses_unknown_names(monkeypatch):
+def test_measuring_reports_every_row_and_writes_the_table(monkeypatch, tmp_path, capsys):
     def measured(case, condition, read, plan):
         formula = "Q_0 S Q_1"
         return row(condition.name, formula, autoregressive=condition.autoregressive, read=read)
 
     monkeypatch.setattr(constructions_table, "measure_row", measured)
-    log, plan = io.StringIO(), plan_of("since", 50)
-    outcome = run(constructions_job(plan), Console(file=log, width=80))
-    assert (outcome.finished, outcome.exit_code) == (6, 0)
-    found = tables(markdown(outcome.records, plan))
+    path = tmp_path / "t.md"
+    assert main(["constructions", "since", "--measure", "--cap", "50", "--out", str(path)]) == 0
+    text = path.read_text()
+    assert "n = 50" in text
+    found = tables(text)
     assert all("| parity |" in line for lines in found.values() for line in lines)
     # The control is measured in two ways, is one network, and promises nothing.
     assert {name: len(lines) for name, lines in found.items()} == {
         "Sensitivity": 6, "Exactness": 4, "Networks": 5,
     }  # fmt: skip
-    assert "6/6  since, unbounded, autoregressive: 1 at n = 40" in log.getvalue()
-    refused("name", plan_of, "sinces", 50)
+    assert "6/6  since, unbounded, autoregressive: 1 at n = 40" in capsys.readouterr().err
+    assert main(["constructions", "since", "--measure"]) == 0
+    assert tables(capsys.readouterr().out) == tables(
+        markdown([measured(*each, plan_of()) for each in plan_of("since").rows], plan_of())
+    )
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.options import Difference, Vmap
 from jaxsens.core.measures import L2, LInf
 from jaxsens.core.placement.placement import Placement
-from jaxsens.theory import WorstInput
+from jaxsens.theory import SearchInterrupted, WorstInput
 from jaxsens.theory.search.problem import Measured, SearchTask, after_one_change
 from jaxsens.theory.search.worst_input import worst_input
 from tests.refusals import refused
@@ -203,6 +203,36 @@ def test_starts_are_used_first_and_hold_what_is_fixed():
     assert len(found.restarts) == 5
     assert {end.tokens[5] for end in found.restarts} == {3}
     assert found.tokens[5] == 3
+
+
+@pytest.mark.parametrize("objective", ["max", "mean"])
+def test_an_interrupted_search_has_what_was_found_and_a_new_one_goes_on_from_there(objective):
+    model = model_of()
+    whole = searched(model, 6, objective=objective, exact=False, restarts=3)
+    for after in range(1, whole.measurements, max(3, whole.measurements // 4)):
+
+        def stop(step: Any, after: int = after) -> None:
+            if step.done == after:
+                raise KeyboardInterrupt
+
+        with pytest.raises(SearchInterrupted) as caught:
+            searched(model, 6, objective=objective, exact=False, restarts=3, progress=stop)
+        partial = caught.value.partial
+        assert (partial.measurements, partial.converged) == (after, False)
+        assert partial.history == tuple(entry for entry in whole.history if entry[0] <= after)
+        assert partial.restarts[:-1] == whole.restarts[: max(len(partial.restarts) - 1, 0)]
+        options = {"exact": False, "restarts": 0, "start": partial.tokens}
+        assert searched(model, 6, objective=objective, **options).value >= partial.value
+
+
+def test_ctrl_c_before_anything_was_found_is_a_plain_one(monkeypatch):
+    def stop(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jaxsens.core.placement.run.prepared_on", stop)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        searched(model_of(), 6, exact=False)
+    assert not isinstance(caught.value, SearchInterrupted)
 
 
 # The result as a file

@@ -138,10 +138,3 @@ def test_the_worst_input_of_rows_is_that_of_the_row_selected(exact):
     assert found.value == pytest.approx(expected.value, rel=1e-5)
     with refusal("readout"):
         jaxsens.theory.worst_input(rows, 4, 2, readout=4)
-
-
-def test_a_search_goes_on_only_where_it_read(tmp_path):
-    search = jaxsens.theory.Search(exact=False, restarts=1, checkpoint=tmp_path / "search.json")
-    jaxsens.theory.worst_input(vector, 4, 2, readout=0, search=search)
-    assert jaxsens.theory.worst_input(vector, 4, 2, readout=0, search=search).positions == (1, 2, 3)
-    refused("checkpoint", jaxsens.theory.worst_input, vector, 4, 2, readout=1, search=search)

@@ -16,7 +16,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -176,7 +176,8 @@ def run(job: Job[Item, Row], console: Console, chosen: Sequence[Item] | None = N
     with only_inside(job.directory) if job.folders else nullcontext(), noting(*ENDING) as request:
         try:
             _check_inside(job)
-            _clear_away(job)
+            for folder in job.folders:  # what killed processes left
+                clear_leftovers((job.directory / folder).rglob(".*.tmp"))
             job.prepare(console)
             running.work()
         except KeyboardInterrupt as stop:
@@ -239,14 +240,13 @@ class _Run(Generic[Item, Row]):
         damaged = self._look(self.chosen, stoppable=True)
         self._looked, self._looked_at_all = True, self._takes_all
         remaining = [item for item in self.chosen if item not in self.done]
-        before = len(self.chosen) - len(remaining)
-        with (
-            reporting(self.console, len(self.chosen), before) as reporter,
-            self._locked(remaining) as is_alone,
-        ):
+        before, job = len(self.chosen) - len(remaining), self.job
+        locks = bool(remaining and job.folders) and not job.shared
+        lock = alone(job.directory / job.folders[0], self.chosen) if locks else nullcontext(True)
+        with reporting(self.console, len(self.chosen), before) as reporter, lock as is_alone:
             if not is_alone:
                 reporter.warn(
-                    f"another process computes the same in {self.job.directory}, so all is computed twice: stop one of "
+                    f"another process computes the same in {job.directory}, so all is computed twice: stop one of "
                     "the two; to divide a sweep, give each process a --shard of its own"
                 )
             for item, why in damaged.items():
@@ -255,16 +255,10 @@ class _Run(Generic[Item, Row]):
                 reporter.note(f"{before} of {len(self.chosen)} were done before")
             counts = Counter(item.group for item in remaining)
             for item in remaining:
-                self.job.check()
+                job.check()
                 text = self._take(item, reporter)
                 counts -= Counter([item.group])
                 reporter.finished(f"{item}: {text}", self._left.of(counts))
-
-    def _locked(self, remaining: Sequence[Item]) -> AbstractContextManager[bool]:
-        job = self.job
-        if not remaining or job.shared or not job.folders:
-            return nullcontext(True)
-        return alone(job.directory / job.folders[0], self.chosen)
 
     def write_tables(self) -> None:
         """Writes the tables of all that is done, by other processes too: never with less than is known.
@@ -361,12 +355,6 @@ def _check_inside(job: Job[Item, Row]) -> None:
     places = {path.parent for path in map(job.path, job.items) if path is not None}
     for folder in sorted(places | {job.directory / name for name in job.folders}):
         place_of(folder / "record")
-
-
-def _clear_away(job: Job[Item, Row]) -> None:
-    """Removes temporary files that killed processes left."""
-    for folder in job.folders:
-        clear_leftovers((job.directory / folder).rglob(".*.tmp"))
 
 
 # Records, and the tables made from them

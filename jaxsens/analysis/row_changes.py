@@ -1,0 +1,439 @@
+"""How far every row moves when one symbol changes: the rows that are put out, or those of every layer.
+
+`flip_sensitivity` measures one number a flip, of the row that is read. Here every flip has a number for each of the n
+rows, which takes n times the memory but the same forward passes: functions and a result of their own, without readout.
+
+Lemma 5 (Hahn 2020) tracks two numbers through the layers: the change of the flipped row y_i^(k), which is O(1), and
+that of every other row y_j^(k), which is O(1/n) under softmax without masks. `layer_changes` measures both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jaxsens.core.base import inputs, stopping
+from jaxsens.core.base.errors import FLIP_BYTES, InputError, Problems, check_fits, collecting
+from jaxsens.core.base.inputs import FEWER_FLIPS
+from jaxsens.core.base.programs import numerics, versions
+from jaxsens.core.base.sealed import SavedResult
+from jaxsens.core.base.strict import naming_arguments
+from jaxsens.core.base.text import html_facts
+from jaxsens.core.checks.check import check_alone, check_calls, traced_model
+from jaxsens.core.checks.indices import check_flips
+from jaxsens.core.engines.engine import FlipBlock, PreparedPass
+from jaxsens.core.engines.vmap import VmapEngine
+from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.flips.flips import Flips, read_substitution
+from jaxsens.core.flips.selection import default_flips, select
+from jaxsens.core.measures import Measure, Norm, read_norm
+from jaxsens.core.measures.formulas import difference
+from jaxsens.core.models.adapters import Model, as_inputs, as_model
+from jaxsens.core.models.parts.masks import Span, mask_of
+from jaxsens.core.models.texts import encoded
+from jaxsens.core.models.transformer import layers
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.layered import Layered, rows_of
+from jaxsens.core.models.transformer.module import Transformer, instead_of
+from jaxsens.core.placement.placement import Placement, checked_placement
+from jaxsens.core.placement.run import Measuring
+from jaxsens.core.results.request import fingerprint
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+Statistic = Literal["mean", "max"]
+
+
+@dataclass(frozen=True, eq=False)
+class RowChanges(SavedResult):
+    """||y_j^(k)(x) - y_j^(k)(x')|| for every row j, every level k and the flips x' of one input x.
+
+    The levels of `influence_matrix` are one, the rows that are put out; those of `layer_changes` are the embedding,
+    k = 0, and every layer. `matrix`, `by_distance` and `plot` are of the last level.
+
+    Attributes:
+        norms: the change of every row under every flip. A row that a mask keeps from seeing the flip has exactly 0, if
+            the model's masks are known; of any other function of the tokens, what it returns for the row.
+        positions: the 0-based positions flipped, sorted.
+        symbols: the symbols inserted.
+        tokens: the input.
+        population: the number of all flips; more than `len(result)` for a random sample.
+        measure: the norm: "l2", "l1" or "linf".
+        outputs: the output coordinates of a row that were measured; None for all.
+        dtype: the dtype of the arithmetic. In float32 a change below 1e-7 of a row is rounding.
+        versions: the versions of jaxsens, jax and numpy, and the device.
+        names: how to write the symbols of the input, if the model knows strings; otherwise None.
+    """
+
+    kind = "changes of rows"
+    norms: Float[np.ndarray, "flips levels n"]
+    positions: Int[np.ndarray, " flips"]
+    symbols: Int[np.ndarray, " flips"]
+    tokens: Int[np.ndarray, " n"]
+    population: int
+    measure: str
+    outputs: tuple[int, ...] | None
+    dtype: str
+    versions: dict[str, str]
+    names: Mapping[int, str] | None = None
+
+    def __len__(self) -> int:
+        return len(self.norms)
+
+    @property
+    def n(self) -> int:
+        """The length of the input."""
+        return len(self.tokens)
+
+    @property
+    def own(self) -> Float[np.ndarray, "flips levels"]:
+        """The change of the flipped row, j = i."""
+        return self.norms[np.arange(len(self)), :, self.positions]
+
+    @property
+    def others_max(self) -> Float[np.ndarray, "flips levels"]:
+        """The largest change of the other rows; 0 if there are none."""
+        return self._others.max(axis=2)
+
+    @property
+    def others_mean(self) -> Float[np.ndarray, "flips levels"]:
+        """The mean change of the other rows, summed in float64; 0 if there are none."""
+        return self._others.sum(axis=2, dtype=np.float64) / max(1, self.n - 1)
+
+    @property
+    def _others(self) -> Float[np.ndarray, "flips levels n"]:
+        own = np.arange(self.n) == self.positions[:, None]
+        return np.where(own[:, None], 0, self.norms)
+
+    def matrix(self, statistic: Statistic = "mean") -> Float[np.ndarray, "n n"]:
+        """Returns the influence of position i, by row of the matrix, on output row j, by column: the mean, in float64,
+        or the largest, over the symbols inserted at i. Positions that were not flipped have NaN.
+
+        Raises:
+            InputError: for another statistic.
+        """
+        with collecting("RowChanges.matrix") as problems:
+            inputs.choice("statistic", statistic, ("mean", "max"), problems)
+        found, norms = np.full((self.n, self.n), np.nan), self.norms[:, -1]
+        places, starts = np.unique(self.positions, return_index=True)
+        if statistic == "max":
+            found[places] = np.maximum.reduceat(norms, starts, axis=0)
+        else:
+            counts = np.diff([*starts, len(self.positions)])
+            found[places] = np.add.reduceat(norms.astype(np.float64), starts, axis=0) / counts[:, None]
+        return found
+
+    def by_distance(self, statistic: Statistic = "mean") -> Float[np.ndarray, " n"]:
+        """Returns the mean of `matrix(statistic)` over all pairs at each distance j - i, from 0 to n - 1: how far a
+        position's influence reaches forward. NaN where no such pair was measured.
+
+        Raises:
+            InputError: as `matrix` does.
+        """
+        known = self.matrix(statistic)
+        diagonals = [np.diagonal(known, d) for d in range(self.n)]
+        each = [one[~np.isnan(one)] for one in diagonals]
+        return np.array([one.mean() if one.size else np.nan for one in each])
+
+    def to_pandas(self) -> pd.DataFrame:
+        """Returns a table with a row for every flip, level and row: position, symbol, level, row, measure."""
+        import pandas as pd
+
+        flip, level, row = np.indices(self.norms.shape).reshape(3, -1)
+        places = {"position": self.positions[flip], "symbol": self.symbols[flip], "level": level, "row": row}
+        return pd.DataFrame({**places, "measure": self.norms.ravel()})
+
+    def plot(self, axes: Any = None, statistic: Statistic = "mean") -> Axes:
+        """Draws `matrix(statistic)` as a heat map with logarithmic colours; white where it is exactly 0, hatched where
+        no position was flipped.
+
+        Args:
+            axes: where to draw; a new figure by default.
+            statistic: over the symbols inserted at a position.
+
+        Raises:
+            InputError: for another statistic, or something else than axes.
+        """
+        from jaxsens.core.results.pictures.plot import draw_influence
+
+        written = None if self.names is None else [self.names[int(symbol)] for symbol in self.tokens]
+        return draw_influence(self.matrix(statistic), self.measure, written, axes)
+
+    def plot_levels(self, axes: Axes | None = None) -> Axes:
+        """Draws the mean change of the flipped row and of the others against the level, on a logarithmic axis, into new
+        axes of `matplotlib.pyplot` unless some are given. A change of exactly 0 has no place on it."""
+        axes = inputs.axes(axes, (6, 3.5))
+        levels = np.arange(self.norms.shape[1])
+        for name, values, style in (
+            ("the flipped row", self.own, "o-"),
+            ("the most changed other row", self.others_max, "s--"),
+            ("the other rows, mean", self.others_mean, "^:"),
+        ):
+            means = values.mean(axis=0)
+            axes.plot(levels, np.where(means > 0, means, np.nan), style, label=name)
+        axes.set(xlabel="layer (0: the embedding)", ylabel="mean change over flips", xticks=levels)
+        axes.set_yscale("log")
+        axes.legend()
+        return axes
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the mean changes, level by level."""
+        means = [values.mean(axis=0) for values in (self.own, self.others_max, self.others_mean)]
+        rows = {
+            f"level {k}": f"own {own:.4g}, others at most {most:.4g}, mean {mean:.4g}"
+            for k, (own, most, mean) in enumerate(zip(*means, strict=True))
+        }
+        note = f"Means over {len(self)} flips of one input of length {self.n}, norm {self.measure}."
+        return html_facts("Change of every row", rows, note)
+
+    def __repr__(self) -> str:
+        last = f"own mean={self.own[:, -1].mean():.4g}, others mean={self.others_mean[:, -1].mean():.4g}"
+        size = f"n={self.n}, {len(self)} flips, {self.norms.shape[1]} levels"
+        return f"RowChanges({size}, {self.measure}; last level: {last})"
+
+
+@naming_arguments
+def influence_matrix(
+    model: Any,
+    tokens: Any,
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
+    *,
+    placement: Placement | None = None,
+) -> RowChanges:
+    """Measures how far every output row moves under every flip of an input, with one forward pass per flip.
+
+    O(flips n) memory: an input for whose flips that is too much is refused before anything runs. Arithmetic is in the
+    model's dtype; matrix products have `highest` precision.
+
+    Args:
+        model: a model with an output row for each position: a jaxsens transformer, whose rows go through its head if it
+            has one; a published model; a pair (`jaxsens.Layered`, parameters); or any model that returns rows (n, d).
+        tokens: integers (n,), one input; for a model that encodes text, also a text.
+        flips: what is flipped, as in `flip_sensitivity`: `Substitute`, `Neighbours`, `Mask` or `Pairs`, without groups.
+            By default all positions but those that hold special symbols or the end-of-sequence symbol.
+        measure: a norm of the change of a row: `L2`, `L1` or `LInf`.
+        placement: as for `flip_sensitivity`.
+
+    Returns:
+        A `RowChanges` of one level.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C; what was measured is lost. All processes of the mesh stop.
+        InputError: naming every unusable argument; for a model that returns no row for each position, and for outputs
+            that are not finite.
+    """
+    tokens, model = encoded(model, tokens), as_model(model)
+    with collecting("influence_matrix") as problems:
+        request = _checked(model, tokens, flips, measure, placement, 1, problems)
+    with numerics(request.model.dtype):
+        return _measured("influence_matrix", request, _rows_of(request))
+
+
+@naming_arguments
+def layer_changes(
+    model: Transformer,
+    tokens: Any,
+    flips: Flips | Any = None,
+    measure: Measure | Any = "l2",
+    *,
+    placement: Placement | None = None,
+) -> RowChanges:
+    """Measures how far every row of every layer moves under every flip of an input, with one forward pass per flip.
+
+    Every weighting function is supported. O(flips layers n) memory. The arguments and errors are those of
+    `influence_matrix`, but the model is a jaxsens transformer, and rows of layers have no outputs to choose.
+
+    Returns:
+        A `RowChanges`: level 0 is the embedding, level L the last layer, before the head.
+    """
+    subject = as_model(model)
+    config = subject.config
+    if config is None:
+        remedy = instead_of(model, "a jaxsens Transformer: other models have no layers to look into")
+        raise InputError.of("model", type(model).__name__, remedy, subject="layer_changes")
+    with collecting("layer_changes") as problems:
+        request = _checked(subject, tokens, flips, measure, placement, config.layers + 1, problems)
+        if request.norm.outputs is not None:
+            problems.add("measure", request.norm, "without outputs: rows of layers have none")
+    with numerics(config.dtype):
+        return _measured("layer_changes", request, TransformerLevels(config))
+
+
+@dataclass(frozen=True)
+class RowsRequest:
+    """What is measured: the model, its one input, the flips, the norm, where, and how many levels of rows."""
+
+    model: Model
+    words: Int[np.ndarray, "1 n"]
+    flips: FlipTable
+    norm: Norm
+    placement: Placement
+    levels: int
+
+
+def _checked(
+    model: Model, tokens: Any, flips: Any, measure: Any, placement: Any, levels: int, problems: Problems
+) -> RowsRequest:
+    """Returns what is measured; raises all errors together."""
+    words = as_inputs(model, tokens, problems, one=True)
+    default = default_flips(model)
+    # After an error the default is what the other arguments are checked with.
+    requested = read_substitution(flips, default, problems) or default
+    norm, devices = read_norm(measure, problems), checked_placement(placement, problems, model.mesh)
+    # No row is read, so none is left out of the flips.
+    selection = select(requested, dataclasses.replace(model, readout=None), words, problems)
+    problems.raise_if_any()
+    count, n = selection.number(), words.shape[1]
+    needed = count * (FLIP_BYTES + levels * n * np.dtype(model.dtype).itemsize) + 8 * n * n
+    what = f"the changes of {levels * n} rows under {count} flips"
+    check_fits("tokens", f"length {n}", needed, what, FEWER_FLIPS, problems)
+    problems.raise_if_any()
+    return RowsRequest(model, words, selection.flips(), norm, devices, levels)
+
+
+def _measured(function: str, request: RowsRequest, rows: Callable[[Any, Any], Any]) -> RowChanges:
+    """Returns the changes of the rows that `rows`, a hashable function of parameters and tokens, returns."""
+    model, words, table, norm = request.model, request.words, request.flips, request.norm
+    chosen = norm.coordinates(model.outputs) if request.levels == 1 else None
+    n, positions = words.shape[1], table.positions[:, 0]
+    request.placement.agree((function, fingerprint(model, n), words.tobytes(), norm))
+    engine = RowsEngine(norm, chosen, rows)
+    parameters = jax.tree.map(jnp.asarray, model.parameters)
+    flips = table.inputs, table.positions, table.symbols
+    with stopping.noting(signal.SIGINT):
+        changes = Measuring(engine, parameters, words, *flips, request.placement).changes()[0]
+    norms = changes.reshape(len(table), request.levels, n)
+    if model.config is None and model.given_layers is None:
+        check_alone(model, words, table, 0, norms[:, 0], VmapEngine(norm, chosen, model.apply))
+    # Batches round in other places than the pass on the input, so rows that no flip reaches differ in last digits.
+    norms[~(_reached(model, positions, n)[:, -request.levels :] | np.isnan(norms))] = 0
+    bad = np.argwhere(~np.isfinite(norms))
+    if len(bad):
+        raise InputError.note(
+            "model",
+            f"a row of level {bad[0, 1]} is not finite under a flip of position {positions[bad[0, 0]]}; use float64, "
+            "or smaller weights",
+            subject=function,
+        )
+    return RowChanges(
+        norms=norms,
+        positions=positions,
+        symbols=table.symbols[:, 0],
+        tokens=words[0],
+        population=table.population,
+        measure=norm.kind,
+        outputs=chosen,
+        dtype=model.dtype,
+        versions=versions(),
+        names=model.names_of(words),
+    )
+
+
+def _rows_of(request: RowsRequest) -> Callable[[Any, Any], Any]:
+    """Returns the function from (parameters, tokens) to the output rows.
+
+    Raises:
+        InputError: as `traced_model` and `check_calls` do; for a model without rows, and outputs that rows lack.
+    """
+    model, words = request.model, request.words
+    # As a model whose last row is read, one of rows is checked like any other.
+    last, shape, _ = traced_model(dataclasses.replace(model, readout="last"), words[0], request.norm)
+    check_calls(last, words, shape)
+    check_flips(model, words, request.flips)
+    if model.config is not None:
+        return TransformerRows(model.config)
+    if model.given_layers is not None:
+        return LayeredRows(model.given_layers)
+    tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
+    shape = jax.eval_shape(model.apply, jax.tree.map(jnp.asarray, model.parameters), tokens).shape
+    if len(shape) != 2:
+        raise InputError.note(
+            "model",
+            f"it returns shape {shape}, and no row for each of the {words.shape[1]} "
+            "positions; flip_sensitivity measures the change of one output",
+            subject="influence_matrix",
+        )
+    return model.apply
+
+
+def _reached(
+    model: Model, positions: Int[np.ndarray, " flips"], n: int
+) -> Bool[np.ndarray, "flips levels n"]:
+    """Returns which rows of each level a flip may change, by the masks of all layers; one level with all rows if masks
+    are not known."""
+    if model.config is not None:
+        config = model.config
+        masks = [mask_of("influence_matrix", config.layer(k).mask) for k in range(config.layers)]
+    elif model.given_layers is not None:
+        layered = model.given_layers.at_length(n)
+        masks = [layered.attention(k) for k in range(layered.layers)]
+    else:
+        return np.ones((len(positions), 1, n), bool)
+    places, of_flip = np.unique(positions, return_inverse=True)
+    found = np.zeros((len(places), len(masks) + 1, n), bool)
+    for place, levels in zip(places.tolist(), found, strict=True):
+        reach: Span = (place, place + 1)
+        for level, mask in zip(levels, [None, *masks], strict=True):
+            reach = reach if mask is None else mask.rows_that_see(reach, n)
+            level[reach[0] : reach[1]] = True
+    return found[of_flip]
+
+
+@dataclass(frozen=True)
+class TransformerLevels:
+    """The rows of every layer of a jaxsens transformer: y^(0), ..., y^(L) at every position."""
+
+    config: TransformerConfig
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The rows of one input, (layers + 1, n, width)."""
+        traced, last = layers.trace(self.config, parameters, tokens)
+        return jnp.stack([*(one.x for one in traced), last])
+
+
+@dataclass(frozen=True)
+class TransformerRows:
+    """The output of every row of a jaxsens transformer: y^(L), or the logits that its head gives of each row."""
+
+    config: TransformerConfig
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The rows of one input."""
+        y = layers.activations(self.config, parameters, tokens)
+        return jax.vmap(lambda row: layers.through_head(self.config, parameters, row))(y)
+
+
+@dataclass(frozen=True)
+class LayeredRows:
+    """The output of every row of a model whose attention is visible."""
+
+    model: Layered
+
+    def __call__(self, parameters: Any, tokens: Any) -> Any:
+        """The rows of one input."""
+        return rows_of(self.model, jax.tree.map(jnp.asarray, parameters), tokens)
+
+
+@dataclass(frozen=True)
+class RowsEngine(VmapEngine):
+    """One forward pass per flip, of a function that returns rows: a norm of the change of each."""
+
+    measure: Norm
+
+    def changes(
+        self, parameters: Any, prepared: PreparedPass, block: FlipBlock
+    ) -> Float[Array, "flips *rows"]:
+        """Returns the norm of the change of every row under each flip."""
+        new = self._flipped(parameters, prepared, block)
+        return self.measure.of(self.chosen(difference(new, prepared.output)))
