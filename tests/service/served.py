@@ -23,9 +23,6 @@ import jaxsens
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "tokenfortests"
 
-SECONDS = 0.03
-"""That the slow model takes for a flip."""
-
 
 def tiny() -> jaxsens.Transformer:
     """A transformer over three symbols."""
@@ -37,7 +34,7 @@ def another_tiny() -> jaxsens.Transformer:
     return jaxsens.Transformer(tiny().config, seed=1)
 
 
-def slow(seconds: float = SECONDS) -> Any:
+def slow(seconds: float = 0.03) -> Any:
     """A function that takes its time for every flip: ask for it with batches of one flip."""
 
     def slept(value: Any) -> Any:
@@ -54,7 +51,7 @@ def slow(seconds: float = SECONDS) -> Any:
 
 
 def slower() -> Any:
-    return slow(seconds=10 * SECONDS)
+    return slow(seconds=0.3)
 
 
 class Panic(BaseException):

@@ -80,16 +80,11 @@ def test_the_address_with_the_token_gives_a_cookie_that_scripts_cannot_read_and_
     assert run(http.get("/v1/models", headers={"Authorization": f"Bearer {session}"})).status_code == 401
 
 
-@pytest.mark.parametrize(
-    "host", ["evil.example", "evil.example:8321", "127.0.0.1.evil.example", "", "[::1", "0.0.0.0"]
-)
-def test_a_host_that_the_service_is_not_called_is_refused(http, host):
-    assert run(http.get("/v1/models", headers={**OURS, "Host": host})).status_code == 421
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1:8321", "localhost", "LOCALHOST:8321", "[::1]:8321"])
-def test_its_own_names_are_accepted(http, host):
-    assert run(http.get("/v1/models", headers={**OURS, "Host": host})).status_code == 200
+def test_its_own_names_are_accepted_and_a_host_that_it_is_not_called_is_refused(http):
+    strangers = ("evil.example", "evil.example:8321", "127.0.0.1.evil.example", "", "[::1", "0.0.0.0")
+    for host in (*strangers, "127.0.0.1:8321", "localhost", "LOCALHOST:8321", "[::1]:8321"):
+        status = run(http.get("/v1/models", headers={**OURS, "Host": host})).status_code
+        assert status == (421 if host in strangers else 200), host
 
 
 @pytest.mark.parametrize(

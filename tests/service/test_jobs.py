@@ -81,7 +81,7 @@ def played(tmp_path: Any, play: Callable[..., Any], workers: int = 1) -> None:
     asyncio.run(main())
 
 
-def state(jobs: Jobs, name: str) -> tuple[str, int]:
+def state(jobs: Jobs, name: str) -> tuple[str, float]:
     job = jobs.store.get(name)
     assert job is not None
     return job.state, job.crashes

@@ -79,13 +79,14 @@ def test_the_description_has_every_kind_that_json_can_ask_for_and_their_fields()
                 read_question({**SOUND, base.argument: wrong}, ["tiny"])
 
 
+def desk(function: str) -> Desk:
+    return Desk(ServedModels({"tiny": f"tests.service.served:{function}"}, "float32"), 10)
+
+
 def test_a_job_is_not_measured_with_other_weights_than_it_was_asked_for(tmp_path):
     asked = read_question({"model": "tiny", "tokens": [0, 1, 2]}, ["tiny"])
-    desks = [
-        Desk(ServedModels({"tiny": f"tests.service.served:{made}"}, "float32"), 10)
-        for made in ("tiny", "another_tiny")
-    ]
-    job, place = desks[0].admit(asked)["id"], tmp_path / "result.parquet"
-    assert "its weights" in refused("model", desks[1].measure, asked, job, place, lambda done, total: None)
+    first, second, place = desk("tiny"), desk("another_tiny"), tmp_path / "result.parquet"
+    job = first.admit(asked)["id"]
+    assert "its weights" in refused("model", second.measure, asked, job, place, lambda done, total: None)
     assert not place.exists()
-    assert desks[0].measure(asked, job, place, lambda done, total: None)["flips"] == 4
+    assert first.measure(asked, job, place, lambda done, total: None)["flips"] == 4
