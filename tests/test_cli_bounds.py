@@ -13,7 +13,8 @@ from jaxsens.cli import constructed, main
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.jobs import job
 from jaxsens.theory.tables import restrictions as restrictions_table
-from jaxsens.theory.tables.sweep import BoundRecord, Bounds
+from jaxsens.theory.tables.record import BoundRecord
+from jaxsens.theory.tables.sweep import Bounds
 from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity
 
 CONFIG = TINY.replace("[4, 6]", "[4, 5, 6]") + "\n[bounds]\nrestarts = 1\n"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jaxsens.core.report.report import build_report
+from jaxsens.theory.tables.record import BoundRecord
 from jaxsens.theory.tables.report import BoundsData, bounds_sections
-from jaxsens.theory.tables.sweep import BoundRecord
 from tests.core.report.synthetic import LENGTHS, points, power, sweep_data
 
 TABLE = points(

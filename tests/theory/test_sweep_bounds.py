@@ -11,7 +11,8 @@ from jaxsens.core.sweeps.jobs import job as jobs
 from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.sweep import RecordsJob, read_plan, read_records
 from jaxsens.theory.tables import sweep as bounds
-from jaxsens.theory.tables.sweep import BoundRecord, Bounds, Unsound
+from jaxsens.theory.tables.record import BoundRecord
+from jaxsens.theory.tables.sweep import Bounds, Unsound
 from tests.core.sweeps.tiny import TINY, printed, quiet, tiny_sweep
 from tests.refusals import refused
 from tests.tolerances import SUBTRACTED

@@ -16,7 +16,7 @@ from jaxsens.core.report.page import DASH, ReportTable, Section
 from jaxsens.core.report.panels import SMALL, Guide, Line, LineStyle, Panel, line_style, variant_styles
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.sweep import row_of
-from jaxsens.theory.tables.sweep import BOUND_COLUMNS, PARTS, BoundRecord
+from jaxsens.theory.tables.record import BOUND_COLUMNS, PARTS, BoundRecord
 
 if TYPE_CHECKING:
     import pandas
