@@ -177,12 +177,12 @@ class ExponentFit:
 
     @property
     def settled(self) -> bool:
-        """Whether the local slopes bear the exponent out; True where there are fewer than two. False where `vanishing`.
+        """Whether the local slopes bear the exponent out. False where there is no exponent, and where `vanishing`.
 
-        They do if all of them are within `TOLERANCE` of it. Of an exponent that follows a `law` they may also be
-        further away, if they do not drift: noise then explains them. An exponent in between has no such law.
+        They do if fewer than two exist, or all are within `TOLERANCE` of it. Of an exponent that follows a `law` they
+        may also be further away, if they do not drift: noise then explains them. One in between has no such law.
         """
-        return not self.vanishing and self._steady
+        return not (math.isnan(self.exponent) or self.vanishing) and self._steady
 
     @property
     def _steady(self) -> bool:

@@ -53,7 +53,7 @@ class SweepResult(SweepData):
         are the ends of its 95 % interval over seeds. `points` and `seeds` count what entered the fit, of `values` in
         all; `zeros`, `bounds` and `unresolved` count what was left out: exact zeros, values that are only bounds, and
         values that the arithmetic does not resolve. `settled` says whether the slopes between successive lengths bear
-        the exponent out, and `growth`, in words, what happens as n grows.
+        the exponent out (False if there is no exponent), and `growth`, in words, what happens as n grows.
         """
         import pandas as pd
 

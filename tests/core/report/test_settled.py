@@ -69,7 +69,9 @@ def test_a_level_exponent_with_a_drift_is_not_settled(way):
 
 @pytest.mark.parametrize(("lengths", "seeds"), [((16, 32), 3), ((16,), 1)])
 def test_without_an_exponent_nothing_is_called_unsettled(lengths, seeds):
-    assert fitted(power(-1), seeds, lengths).settled
+    fit = fitted(power(-1), seeds, lengths)
+    assert math.isnan(fit.exponent)
+    assert (fit.settled, fit.unsettled) == (False, "")
     assert [round(one.slope, 9) for one in fitted(power(-0.73)).local] == [-0.73] * 4
 
 

@@ -170,7 +170,7 @@ def _draw_at_most(axes: Axes, most: np.ndarray, places: np.ndarray, size: float,
         axes.vlines(*range_of, color=GREY, linewidth=1, linestyle="dotted", label=label)
     else:
         axes.plot(places[blurred], most[blurred], "v", color=GREY, markerfacecolor="none", markersize=size,
-                  label=label)  # fmt: skip
+                  label=label, clip_on=False)  # fmt: skip
 
 
 def _draw_signed(axes: Axes, one: InputView, largest: np.ndarray, places: np.ndarray, size: float) -> None:
