@@ -287,10 +287,10 @@ def _checked(
 ) -> RowsRequest:
     """Returns what is measured; raises all errors together."""
     words = as_inputs(model, tokens, problems, one=True)
-    requested, norm = read_substitution(flips, default_flips(model), problems), read_norm(measure, problems)
-    devices = checked_placement(placement, problems, model.mesh)
-    if requested is None:
-        problems.raise_if_any()
+    default = default_flips(model)
+    # After an error the default is what the other arguments are checked with.
+    requested = read_substitution(flips, default, problems) or default
+    norm, devices = read_norm(measure, problems), checked_placement(placement, problems, model.mesh)
     # No row is read, so none is left out of the flips.
     selection = select(requested, dataclasses.replace(model, readout=None), words, problems)
     problems.raise_if_any()

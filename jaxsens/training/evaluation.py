@@ -189,11 +189,9 @@ def _logits(config: TrainableConfig, parameters: Any, tokens: Any) -> Array:
 def _checked(
     subject: Any, language: Language, n: int, words: int, seed: int, task: Task, least: int
 ) -> tuple[TrainableConfig, Any]:
-    if isinstance(subject, tuple) and len(subject) == 2:
-        config, parameters = subject
-    else:
-        module = getattr(subject, "model", subject)  # of a trained model, or the module itself
-        config, parameters = getattr(module, "config", None), getattr(module, "parameters", None)
+    module = getattr(subject, "model", subject)  # of a trained model, or the module itself
+    own: tuple[Any, Any] = (getattr(module, "config", None), getattr(module, "parameters", None))
+    config, parameters = subject if isinstance(subject, tuple) and len(subject) == 2 else own
     with collecting("cross_entropy" if task == "prediction" else "accuracy") as problems:
         if not isinstance(config, TrainableConfig):
             remedy = "a trained model, a network, or (config, parameters)"

@@ -11,12 +11,11 @@ import pytest
 
 import jaxsens
 from jaxsens.analysis.tables.report import (
-    ReportedAttention,
     attention_data,
     attention_figure,
     attention_table,
 )
-from jaxsens.analysis.tables.sweep import ATTENTION_COLUMNS, ATTENTION_STATISTICS
+from jaxsens.analysis.tables.sweep import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
 from jaxsens.core.report.report import build_report
 from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
@@ -93,7 +92,7 @@ def test_the_report_shows_each_statistic_by_layer(swept):
         f"attention-{name}" for name in ATTENTION_STATISTICS
     ]
     assert "the row that is read" in section.paragraphs[0]
-    shown = attention_data(data.results["attention"], data.names, ReportedAttention(rows="read"))
+    shown = attention_data(data.results["attention"], data.names, AttentionTable(rows="read"))
     assert shown is not None
     assert shown.variants == ("average-hard",)
     axes = attention_figure(shown, "largest").figure.axes
@@ -102,7 +101,7 @@ def test_the_report_shows_each_statistic_by_layer(swept):
     assert (first[:2], second[:2]) == (("average-hard", "1"), ("average-hard", "2"))
     table = pd.read_csv(folder / "attention.csv").query("n == 16 and layer == 1")
     assert second[2] == f"{np.median(table.groupby('seed')['largest_read'].median()):.3g}"
-    each = dataclasses.replace(shown, shown=ReportedAttention(rows="all", heads="each"))
+    each = dataclasses.replace(shown, shown=AttentionTable(rows="all", heads="each"))
     assert [name for name, layer, _ in each.fits if layer == 1][::4] == [
         "average-hard, head 1",
         "average-hard, head 2",
@@ -113,7 +112,7 @@ def test_the_report_shows_each_statistic_by_layer(swept):
 def test_a_power_of_n_is_found(swept):
     folder, _, _ = swept
     data = load_sweep(folder)
-    known = attention_data(data.results["attention"], data.names, ReportedAttention())
+    known = attention_data(data.results["attention"], data.names, AttentionTable())
     assert known is not None
     table = known.table.assign(largest=3.0 * known.table["n"] ** -0.5)
     fit = dataclasses.replace(known, table=table).fits["average-hard", 1, "largest"]

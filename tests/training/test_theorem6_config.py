@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from jaxsens.core.engines.options import Vmap
@@ -23,6 +25,7 @@ task = "recognition"
 model = {kind = "lstm", width = 4}
 optimiser = {steps = 10}
 """
+LEARNED = TRANSFORMER.replace('"inverse"', '{type = "Learned", max_length = 16}')
 
 
 def test_models_are_trained_by_a_file_or_a_table_or_set_by_hand(tmp_path):
@@ -79,25 +82,22 @@ def test_what_is_wrong_with_a_model_is_told_with_its_path(tmp_path, models, mess
     refused(message, parse_theorem6_config, f"lengths = [4]\n{models}", "config", tmp_path)
 
 
-def test_lengths_that_a_model_cannot_read_or_recognise_are_refused(tmp_path):
-    learned = TRANSFORMER.replace('"inverse"', '{type = "Learned", max_length = 16}')
-    refused("lengths", parse_theorem6_config, INLINE.replace("[4]", "[4, 32]") + learned, "config", tmp_path)
-    refused("lengths", parse_theorem6_config, INLINE.replace("[4]", "[4, 5, 7]") + DYCK, "config", tmp_path)
+OUTPUTS = INLINE.replace("[[model]]", '[measure]\nmeasure = { kind = "l2", outputs = [2] }\n[[model]]')
+SOFT = f'{THEOREM6}[[model]]\nname = "soft"\ntrain = "soft.toml"\n'
 
 
-def test_outputs_that_a_model_does_not_have_are_refused(tmp_path):
-    text = INLINE.replace("[[model]]", '[measure]\nmeasure = { kind = "l2", outputs = [2] }\n[[model]]')
-    assert parse_theorem6_config(text + PREDICTION).measure.measure.outputs == (2,)
-    refused("measure.measure.outputs", parse_theorem6_config, text + RECOGNITION, "config", tmp_path)
-
-
-def test_an_engine_that_refuses_a_model_is_refused_before_anything_is_trained(tmp_path):
+@pytest.mark.parametrize(
+    ("text", "path", "models"),
+    [
+        (INLINE.replace("[4]", "[4, 32]") + LEARNED, "lengths", ["lstm"]),
+        (INLINE.replace("[4]", "[4, 5, 7]") + DYCK, "lengths", ["lstm"]),
+        (OUTPUTS + RECOGNITION, "measure.measure.outputs", ["lstm"]),
+        (SOFT.replace('"vmap"', '"difference"'), "measure.engine", ["lstm", "rnn"]),
+    ],
+)
+def test_what_a_model_cannot_do_is_refused_before_anything_is_trained(tmp_path, text, path, models):
     write_training(tmp_path, TRANSFORMER, "soft.toml")
     write_training(tmp_path)
-    soft = '[[model]]\nname = "soft"\ntrain = "soft.toml"\n'
-    text = f"{THEOREM6}{soft}".replace('"vmap"', '"difference"')
-    told = refused("measure.engine", parse_theorem6_config, text, "config", tmp_path)
-    for name in ("lstm", "rnn"):
-        assert f'measure.engine: model "{name}": engine = "difference": it cannot serve this model' in told
-    assert '"soft"' not in told
-    assert parse_theorem6_config(text.replace('"difference"', '"auto"'), "config", tmp_path).measure
+    told = refused(path, parse_theorem6_config, text, "config", tmp_path)
+    assert re.findall('model "(.*?)"', told) == models
+    assert parse_theorem6_config(OUTPUTS + PREDICTION).measure.measure.outputs == (2,)

@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from jaxsens.languages import Dyck, Parity, language
-from jaxsens.training.theorem6.evaluation import EvaluationRecord, Lines
+from jaxsens.training.theorem6.evaluation import Evaluation, EvaluationRecord, Lines
 from jaxsens.training.theorem6.report import (
     Group,
-    ReportedEvaluation,
     cross_entropy_figure,
     groups,
     prediction_table,
@@ -222,7 +221,7 @@ def test_three_kinds_of_brackets_are_told_with_their_own_logarithm():
 def test_a_report_has_a_section_for_each_group_and_says_what_hand_set_weights_mean():
     names = dict.fromkeys(one.variant for one in RECORDS)
     data = sweep_data(points({name: {"mean": power(-1)} for name in names}))
-    models, *found = ReportedEvaluation().sections(data, RECORDS)
+    models, *found = Evaluation().sections(data, RECORDS)
     assert [section.heading for section in found] == [
         "Predicting PARITY, end probability 0.5",
         "Predicting 2DYCK, open probability 0.5",
@@ -236,4 +235,4 @@ def test_a_report_has_a_section_for_each_group_and_says_what_hand_set_weights_me
         "means nothing for exact, whose weights are set by hand: where the word cannot end, the logit of the end is -40"
         in told[0]
     )
-    assert ReportedEvaluation().sections(data, []) == []
+    assert Evaluation().sections(data, []) == []

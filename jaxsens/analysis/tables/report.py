@@ -93,17 +93,16 @@ class AttentionData:
         return float(np.median(values)) if values.size else np.nan
 
 
-@dataclass(frozen=True)
-class ReportedAttention(AttentionTable):
-    """The `[attention]` table, with its section of the report."""
-
-    def sections(self, data: SweepData, results: Sequence[Mapping[str, Any]]) -> list[Section]:
-        shown = attention_data(results, data.names, self)
-        if shown is None:
-            return []
-        figures = [attention_figure(shown, statistic) for statistic in ATTENTION_STATISTICS]
-        about = text("attention", rows=ROWS[self.rows])
-        return [Section("Attention", [about], figures=figures, tables=[attention_table(shown)])]
+def attention_sections(
+    table: AttentionTable, data: SweepData, rows: Sequence[Mapping[str, Any]]
+) -> list[Section]:
+    """The section of a report on the rows of attention.csv; none without rows."""
+    shown = attention_data(rows, data.names, table)
+    if shown is None:
+        return []
+    figures = [attention_figure(shown, statistic) for statistic in ATTENTION_STATISTICS]
+    about = text("attention", rows=ROWS[table.rows])
+    return [Section("Attention", [about], figures=figures, tables=[attention_table(shown)])]
 
 
 def attention_data(

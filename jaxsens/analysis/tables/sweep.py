@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -79,6 +79,11 @@ class AttentionTable(PointTable):
                 found = {name: each[layer][head] for name, each in values.items()}
                 if any(value is not None for value in found.values()):
                     yield of_point | {"layer": layer, "head": head} | found
+
+    def sections(self, data: Any, results: Sequence[Mapping[str, Any]]) -> list[Any]:
+        from jaxsens.analysis.tables.report import attention_sections
+
+        return attention_sections(self, data, results)
 
     def cost(self, model: Model, n: int) -> Cost:
         """Returns that of hard attention."""

@@ -39,6 +39,7 @@ from jaxsens.core.base.programs import (
     compiled,
     numerics,
     on_host,
+    program_key,
     room_for,
 )
 from jaxsens.core.engines.difference import engine as difference
@@ -86,7 +87,8 @@ def forward_pass(
     Raises:
         InputError: if the output on one of the inputs is not finite.
     """
-    first, largest = None, np.zeros(0 if model.config is None else model.config.layers)
+    first: Any = None  # there is at least one input
+    largest = np.zeros(0 if model.config is None else model.config.layers)
     with computed(engine, placement) as there:
         size = inputs_at_once(engine, parameters, tokens.shape, there)
         for start in range(0, size if model.config is None else len(tokens), size):
@@ -99,8 +101,6 @@ def forward_pass(
             # An engine of a package may not see the scores.
             sizes = ready.sizes.max(axis=0) if ready.sizes.size else 0
             first, largest = first or ready, np.maximum(largest, sizes) if len(largest) else largest
-    if first is None:
-        raise TypeError("no input")
     return ForwardPass(first.output[0], largest, first)
 
 
@@ -158,12 +158,11 @@ def beyond_precision(model: Model, n: int) -> str | None:
     limit = model.exact_length
     if limit is None or n <= limit:
         return None
-    remedy = "under another condition"
-    if model.dtype == "float32":
-        remedy = f'with dtype="float64", which is exact for longer inputs, or {remedy}'
+    wider = 'with dtype="float64", which is exact for longer inputs, or ' if model.dtype == "float32" else ""
     return (
         f"n = {n}: in {model.dtype} this model is exact only up to n = {limit}. Rounding affects which key its "
-        f"attention chooses, so the result may be an effect of rounding; build the model {remedy}"
+        f"attention chooses, so the result may be an effect of rounding; build the model {wider}under another "
+        "condition"
     )
 
 
@@ -195,10 +194,7 @@ CHEAP = 5e7
 """The operations that are spent at most on moving the roundings of all flips: some milliseconds."""
 
 SHARE_NUDGED = 1 / 256
-"""Beyond that, the share of the flips whose roundings are moved: a tenth of the time of all flips."""
-
-LEAST_NUDGED = 2
-"""The flips whose roundings are moved at least."""
+"""Beyond that, the share of the flips whose roundings are moved, but of two at least: a tenth of the time of all."""
 
 
 def rounding_of(
@@ -222,7 +218,7 @@ def rounding_of(
 
     @cache
     def largest() -> float:  # at a sample of the flips of all inputs
-        count = max(LEAST_NUDGED, int(affordable), int(SHARE_NUDGED * len(flips)))
+        count = max(2, int(affordable), int(SHARE_NUDGED * len(flips)))
         some = np.sort(np.random.default_rng(0).permutation(len(flips))[:count])
         bounds = []
         for first in range(0, len(some), together):
@@ -322,12 +318,10 @@ def _passes(model: Model, n: int, dtype: str) -> tuple[Callable[..., Array], str
         size = program_size(model.apply, model.parameters, n)
     if size.operations > LARGEST_PASS:
         return None
-    leaves, structure = jax.tree.flatten(model.parameters)
-    shapes = tuple((np.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
-    wide = _pass_of(model.apply, structure, shapes, n)
-    if wide is not None:
+    structure, shapes, *_ = program_key(model.parameters, n)
+    if (wide := _pass_of(model.apply, structure, shapes, n)) is not None:
         consts, run = wide
-        return partial(run, list(consts), leaves), "float64", False
+        return partial(run, list(consts), jax.tree.leaves(model.parameters)), "float64", False
     if size.equations > MOST_NUDGED_EQUATIONS:
         return None
     return partial(_outputs_nudged, model.apply, model.parameters), model.dtype, True
@@ -398,10 +392,8 @@ def _pass_of(
         return output_vector(apply, jax.tree.unflatten(structure, leaves), tokens)
 
     with numerics("float64"):
-        leaves = [
-            jax.ShapeDtypeStruct(shape, np.float64 if jnp.issubdtype(own, jnp.floating) else own)
-            for shape, own in shapes
-        ]
+        dtypes = [np.float64 if jnp.issubdtype(own, jnp.floating) else own for _, own in shapes]
+        leaves = [jax.ShapeDtypeStruct(shape, kind) for (shape, _), kind in zip(shapes, dtypes, strict=True)]
         try:
             closed = jax.make_jaxpr(output)(leaves, jax.ShapeDtypeStruct((n,), np.int32))
         except Exception:  # noqa: BLE001 - what a user's model raises for float64 parameters alone is no error
@@ -465,9 +457,9 @@ def _moved_tables(engine: VmapEngine, n: int, step: float, structure: Any, *leav
     learned embeddings of positions, which are moved by a rounding."""
     found = []
     for draw in range(1 + DRAWS):
-        rng, own = np.random.default_rng(draw), [np.asarray(leaf, np.float64) for leaf in leaves]
-        if draw:
-            own = [leaf * (1 + step * rng.choice([-1.0, 1.0], leaf.shape)) for leaf in own]
+        rng, by = np.random.default_rng(draw), step if draw else 0.0
+        signs = [by * rng.choice([-1.0, 1.0], np.shape(leaf)) for leaf in leaves]
+        own = [np.asarray(leaf, np.float64) * (1 + sign) for leaf, sign in zip(leaves, signs, strict=True)]
         components, learned = jax.tree.unflatten(structure, own)
         nothing: Any = np.zeros(0)
         positions = TransformerParameters(nothing, components, learned, (), None, None)

@@ -14,10 +14,9 @@ from jaxsens.core.report.figures import ReportFigure, change_label, fitted_power
 from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponent, signed
 from jaxsens.core.report.page import DASH, ReportTable, Section
 from jaxsens.core.report.panels import SMALL, Guide, Line, LineStyle, Panel, line_style, variant_styles
-from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.sweep import row_of
-from jaxsens.theory.tables.sweep import BOUND_COLUMNS, PARTS, BoundRecord, Bounds
+from jaxsens.theory.tables.sweep import BOUND_COLUMNS, PARTS, BoundRecord
 
 if TYPE_CHECKING:
     import pandas
@@ -111,15 +110,6 @@ class BoundsData:
         if not self.mixes_exact:
             return frozenset()
         return frozenset(self.spreads(variant, "worst")) - set(self.exactly_known(variant))
-
-
-@dataclass(frozen=True)
-class ReportedBounds(Bounds):
-    """The `[bounds]` table, with its sections of the report."""
-
-    def sections(self, data: SweepData, results: Sequence[BoundRecord]) -> list[Section]:
-        norm = data.plan.measurement.measure.kind
-        return bounds_sections(BoundsData(results, data.points, data.names, norm, data.unseeded))
 
 
 def bounds_sections(data: BoundsData) -> list[Section]:

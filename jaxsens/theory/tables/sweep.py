@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Annotated, Any, ClassVar
@@ -171,6 +171,12 @@ class Bounds(RecordTable):
                 "or give worst = false and certified = false there"
             )
             problems.add("measure.flips", flips.drawing(None).table(), remedy)
+
+    def sections(self, data: Any, results: Sequence[BoundRecord]) -> list[Any]:
+        from jaxsens.theory.tables.report import BoundsData, bounds_sections
+
+        norm = data.plan.measurement.measure.kind
+        return bounds_sections(BoundsData(results, data.points, data.names, norm, data.unseeded))
 
     def expanded(self, point: Point) -> dict[str, Any]:
         return {

@@ -156,6 +156,11 @@ class Evaluation(RecordTable):
                 remedy = "has learned no language: give it a checkpoint, or leave [evaluation] out"
                 problems.note("evaluation", f"{where} {remedy}")
 
+    def sections(self, data: Any, results: Sequence[EvaluationRecord]) -> list[Any]:
+        from jaxsens.training.theorem6.report import evaluation_sections
+
+        return evaluation_sections(data, results)
+
     def expanded(self, point: Point) -> dict[str, Any]:
         source = _learner(point)
         learned = {"task": source.task, "language": dict(source.language.settings)}

@@ -19,7 +19,7 @@ from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.sweep import row_of
 from jaxsens.formal.languages import Dyck, Language
-from jaxsens.training.theorem6.evaluation import EVALUATION_COLUMNS, Evaluation, EvaluationRecord, Lines
+from jaxsens.training.theorem6.evaluation import EVALUATION_COLUMNS, EvaluationRecord, Lines
 from jaxsens.training.theorem6.recurrent_parity import NEVER
 
 if TYPE_CHECKING:
@@ -29,18 +29,14 @@ _LEAST = 1e-9
 """In nats. Levels that are closer to each other, or to 0, differ only by rounding: no share of them is taken."""
 
 
-@dataclass(frozen=True)
-class ReportedEvaluation(Evaluation):
-    """The `[evaluation]` table, with its sections of the report."""
-
-    def sections(self, data: SweepData, results: Sequence[EvaluationRecord]) -> list[Section]:
-        found = groups(results)
-        if not found:
-            return []
-        about = [text("known-of-trained-models"), text("trained-models")]
-        sampled = {point.variant for point in data.metadata if point.flips < point.population}
-        parts = (section for group in found for section in _sections(group, sampled))
-        return [Section("What the models learned", about, tables=[model_table(results)]), *parts]
+def evaluation_sections(data: SweepData, records: Sequence[EvaluationRecord]) -> list[Section]:
+    """The sections of a report on trained models; none without records."""
+    if not records:
+        return []
+    about = [text("known-of-trained-models"), text("trained-models")]
+    sampled = {point.variant for point in data.metadata if point.flips < point.population}
+    parts = (section for group in groups(records) for section in _sections(group, sampled))
+    return [Section("What the models learned", about, tables=[model_table(records)]), *parts]
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,7 @@ from jaxsens.training.config import TrainConfig
 from jaxsens.training.loop import train_shown
 from jaxsens.training.source import LearnerSource, trained_source
 from jaxsens.training.theorem6.config import ModelEntry, Theorem6
-from jaxsens.training.theorem6.evaluation import LanguageWords
-from jaxsens.training.theorem6.report import ReportedEvaluation
+from jaxsens.training.theorem6.evaluation import Evaluation, LanguageWords
 
 STATISTICS = ("mean", "max")
 
@@ -115,7 +114,7 @@ def _sweep(experiment: Theorem6, sources: Mapping[str, LearnerSource], failures:
         variants=tuple(SweepVariant(one.name, one.description, made[one.name]) for one in experiment.models),
         statistics=STATISTICS,
         inputs=LanguageWords(experiment.inputs),
-        tables={"evaluation": ReportedEvaluation(experiment.words)},
+        tables={"evaluation": Evaluation(experiment.words)},
         placement=experiment.placement.placement(),
     )
 

@@ -40,7 +40,7 @@ from jaxsens.core.engines.difference.softmax_change import (
     too_large,
 )
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
-from jaxsens.core.models.parts.choices import inner_products, products_summed, weighted_sums
+from jaxsens.core.models.parts.choices import first_largest, inner_products, products_summed, weighted_sums
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax, Softmax, averages, weights
@@ -186,7 +186,7 @@ def _pulled(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: HeadsMove
     rounding = unit(keys.dtype) * (sizes + size(centre)[..., None])
     distances = None
     if not isinstance(layer.weighting, Sigmoid):
-        best = jnp.argmax(moved.s, axis=-1)
+        best = first_largest(moved.s)
         others = jnp.arange(change.shape[-1]) != best[..., None]
         change = change * others
         reference = jnp.take_along_axis(keys, best[..., None], axis=1)
@@ -273,7 +273,7 @@ def pulled_of_row(layer: LayerConfig, values: Keys, moved: WeightsMoved, dv: Bou
     """Returns sum_k (p'_k - p_k) (v_k - r) of a single row, each difference formed by itself; with the error of
     sum_k p'_k Dv_k, of which `dv` has the sizes and errors, added to its own.
     """
-    best = jnp.argmax(moved.s, axis=-1)
+    best = first_largest(moved.s)
     keys = values
     if isinstance(layer.weighting, SinkSoftmax) and keys.shape[1] < moved.s.shape[-1]:
         keys = jnp.concatenate([values, jnp.zeros_like(values[:, :1])], axis=1)

@@ -407,9 +407,7 @@ class FoldedEngine(ConfigEngine):
         return platform.folded_flips
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     """The flipped positions' keys and values in the first layer, and their changes. Values are less that of the last
     position."""
 
@@ -421,9 +419,7 @@ class _Step:
     dv_sizes: Float[Array, "flips heads"]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class _Moves:
+class _Moves(NamedTuple):
     """The positions of flips, the change of the last layer's scaled query, its error, and the direction W_K q' along
     which rows move scores."""
 
@@ -442,9 +438,7 @@ class _RowsMoved(NamedTuple):
     error: Float[Array, "flips rows"]
 
 
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True)
-class _Sums:
+class _Sums(NamedTuple):
     """Sums over rows j != i: of p (e^ds - 1), of that times (v_j - b), of p e^ds times Dy_j; which are declined.
 
     For the errors, the sums of the first two's sizes; of the new weights times the sizes of keys and of v_j - b, which

@@ -39,7 +39,7 @@ from jaxsens.core.engines.difference.moved import Bound, Heads, HeadsMoved, Numb
 from jaxsens.core.engines.difference.rounding import size, unit
 from jaxsens.core.engines.difference.softmax_change import cancelled, log1p, tied, too_large
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
-from jaxsens.core.models.parts.choices import products_summed, weighted_sums
+from jaxsens.core.models.parts.choices import first_largest, products_summed, weighted_sums
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.weighting import SinkSoftmax, sink_score
 from jaxsens.core.models.transformer.trace import over_row_blocks, weighting_of
@@ -176,9 +176,9 @@ def other_keys_of(layer: TracedLayer, equal: FirstRows, row: int | None = None) 
         s = jnp.where(seen, s, -jnp.inf)
         if has_sink:
             s = jnp.concatenate([s, jnp.full_like(s[..., :1], sink)], axis=-1)
-        best = jnp.argmax(s, axis=-1)
+        best = first_largest(s)
         others = jnp.where(keys == best[..., None], -jnp.inf, s)
-        second = jnp.argmax(others, axis=-1)
+        second = first_largest(others)
         highest = jnp.max(s, axis=-1), jnp.max(others, axis=-1)
         mean, pull = mean_of(others, second), mean_of(s, best)
         return best, second, *highest, jax.nn.logsumexp(others, axis=-1), *mean, *pull

@@ -7,7 +7,7 @@ formulas are 1-based, i = 1..n. Values are computed in float64 on the host and r
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, TypeAlias
@@ -328,8 +328,6 @@ def _waves(n: int, width: int, base: float) -> Float[np.ndarray, "n width"]:
 
 
 def _hashable(value: object) -> bool:
-    if not isinstance(value, Hashable):
-        return False
     try:
         hash(value)
     except TypeError:

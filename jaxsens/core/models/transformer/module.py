@@ -69,7 +69,7 @@ def check_tokens(config: NetworkConfig, tokens: ArrayLike) -> None:
 
 
 def instead_of(value: object, expected: str) -> str:
-    """Says what to pass instead of `given`, which may hold it (a training's record has its network in `.model`).
+    """Says what to pass instead of `value`, which may hold it (a training's record has its network in `.model`).
 
     >>> instead_of(3, "a Transformer")
     'a Transformer'
@@ -83,7 +83,7 @@ def checked_parameters(expected: Tree, actual: Tree, dtype: str) -> Tree:
 
     Args:
         expected: a tree of the same kind whose leaves have the required shapes.
-        given: JAX or NumPy arrays.
+        actual: JAX or NumPy arrays.
         dtype: "float32" or "float64".
 
     Raises:

@@ -36,7 +36,14 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.base.programs import Platform, compiled_for
-from jaxsens.core.models.parts.choices import ACTIVATIONS, OUTPUT_GATES, SCORES, inner_products, rows_times
+from jaxsens.core.models.parts.choices import (
+    ACTIVATIONS,
+    OUTPUT_GATES,
+    SCORES,
+    first_largest,
+    inner_products,
+    rows_times,
+)
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.weighting import Weighting, averages, learns_sink
 from jaxsens.core.models.transformer.config import LayerConfig
@@ -146,7 +153,7 @@ def centred_scores(layer: LayerConfig, queries: Queries, keys: Keys, seen: Seen)
     scaled = queries / np.sqrt(layer.head_width).astype(queries.dtype)
     scores = inner_products(scaled, keys, layer.exact_rows)
     for _ in range(REFINEMENTS):
-        best = jnp.argmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+        best = first_largest(jnp.where(seen, scores, -jnp.inf))
         scores = _relative_to(scaled, keys, jnp.take_along_axis(keys, best[..., None], axis=1))
     return scores
 
