@@ -263,7 +263,7 @@ def _chunks(
     def lane(start: int, stop: int, stride: int, k: int) -> np.ndarray:
         """Measures every `stride`-th block from `start + k` to `stop`."""
         ends = np.int32(start + k), np.int32(stop), np.int32(stride)
-        with numerics(dtype):  # a thread of the pool has JAX's own settings
+        with numerics(dtype):  # a thread has the user's settings, as of a disabled jit
             results = np.asarray(program.run(request.operands, inputs, blocks_of_flips, empty, *ends))
         each = len(columns), program.blocks, together, program.batch
         return results.reshape(*each, *program.shape)[:, start + k : stop : stride]

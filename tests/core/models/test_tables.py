@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,6 @@ from jaxsens.core.models.parts.initialisation import Normal
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax, Tempered
 from jaxsens.core.models.transformer import layers
-from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.models.transformer.parameters import initialise, shape_of
 from tests.small_models import small
 
@@ -69,11 +67,6 @@ def test_a_class_from_elsewhere_keeps_its_formula():
     found = jaxsens.flip_sensitivity(model, word, jaxsens.Substitute([0], positions=[4]), engine="vmap").norms
     other = np.where(np.arange(30) == 4, 0, word)
     np.testing.assert_allclose(found, np.linalg.norm(model(other) - model(word)), rtol=1e-9)
-
-
-def test_parameters_of_ones_own_need_no_tables():
-    model, own = layered_transformer(small()), cast("Any", {"own": None})
-    assert model.attention_of(own, 0) == model.attention(0)
 
 
 def test_a_shape_alone_is_no_model():

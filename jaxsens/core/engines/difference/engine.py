@@ -41,7 +41,7 @@ from jaxsens.core.models.parts.weighting import (
     SinkSoftmax,
     Softmax,
 )
-from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.models.transformer.layers import layer_operations, read_out
 from jaxsens.core.models.transformer.parameters import Stack, TransformerParameters, needed, over_layers
@@ -221,7 +221,10 @@ class DifferenceEngine(ConfigEngine):
                 forward += 4 * rows * n * heads
             elif k < config.layers - 1 or row is None:
                 flip += 2 * layer_operations(config, k, n)
-                scores = max(scores, _scores_of_block(config.layer(k), n, reach == (0, 3), platform))
+                layer, everything = config.layer(k), reach == (0, 3)
+                cached = not layer.exact_rows and leaves_cache(layer.heads, n, platform)
+                block = rows_of_block(n, rows_at_once(layer.heads * n, cached), everything)
+                scores = max(scores, n * block * (1 if cached else layer.heads))
             else:
                 flip += 4 * n * config.width * config.layer(k).heads + 4 * n * heads
         wide = max((config.layer(k).feed_forward for k in range(config.layers)), default=0) + config.width
@@ -230,17 +233,10 @@ class DifferenceEngine(ConfigEngine):
         block = batch * each * jnp.result_type(float).itemsize
         # Whole rows, with three layers or more, take four exponentials a score.
         full = config.layers > 2 or row is None
-        efficiency, compiling = 0.35 if not full else 0.15 if self.wide else 0.3, 4.6 + 0.75 * config.layers
+        efficiency, compiling = 0.15 if full else 0.35, 4.6 + 0.75 * config.layers
         return Cost(forward, flip, int(block), efficiency, compiling, self.wide)
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
         if self.config.layers <= 1:
             return 1024
         return max(1, min(platform.difference_flips, platform.difference_symbols // n))
-
-
-def _scores_of_block(layer: LayerConfig, n: int, everything: bool, platform: Platform) -> int:
-    """Returns the number of scores of a whole layer that are in memory at once, for one flip."""
-    cached = not layer.exact_rows and leaves_cache(layer.heads, n, platform)
-    rows = rows_of_block(n, rows_at_once(layer.heads * n, cached), everything)
-    return n * rows * (1 if cached else layer.heads)

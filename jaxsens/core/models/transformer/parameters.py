@@ -351,16 +351,12 @@ def stacked(config: TransformerConfig, layers: Sequence[Part]) -> Sequence[Part]
     if isinstance(layers, Stack) or max(lengths, default=1) == 1:
         return layers
     leaves, structure = jax.tree.flatten(tuple(layers))
-    return _stack_of(lengths, structure, *leaves)
+    return _stacked(lengths, structure, *leaves)
 
 
 @cached
-def _stack_of(lengths: tuple[int, ...], structure: Any, *leaves: jax.Array) -> Stack[Any]:
-    return _stacked(lengths, jax.tree.unflatten(structure, leaves))
-
-
-def _stacked(lengths: tuple[int, ...], layers: Sequence[Part]) -> Stack[Part]:
-    runs, start = [], 0
+def _stacked(lengths: tuple[int, ...], structure: Any, *leaves: jax.Array) -> Stack[Any]:
+    layers, runs, start = jax.tree.unflatten(structure, leaves), [], 0
 
     def joined(*leaves: Any) -> jax.Array:
         # By NumPy, because each shape would be a program of its own for JAX.

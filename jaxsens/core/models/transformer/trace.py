@@ -154,16 +154,12 @@ def centred_scores(layer: LayerConfig, queries: Queries, keys: Keys, seen: Seen)
     scores = inner_products(scaled, keys, layer.exact_rows)
     for _ in range(REFINEMENTS):
         best = first_largest(jnp.where(seen, scores, -jnp.inf))
-        scores = _relative_to(scaled, keys, jnp.take_along_axis(keys, best[..., None], axis=1))
+        reference = jnp.take_along_axis(keys, best[..., None], axis=1)
+        # One coordinate at a time: a sum over an axis would store all heads * m * k * head_width products.
+        scores = jnp.zeros((), scaled.dtype)
+        for c in range(layer.head_width):
+            scores = scores + scaled[:, :, c, None] * (keys[:, None, :, c] - reference[:, :, c, None])
     return scores
-
-
-def _relative_to(queries: Queries, keys: Keys, reference: Queries) -> ScoreTable:
-    # One coordinate at a time: a sum over an axis would store all heads * m * k * head_width products.
-    total = jnp.zeros((), queries.dtype)
-    for c in range(queries.shape[-1]):
-        total = total + queries[:, :, c, None] * (keys[:, None, :, c] - reference[:, :, c, None])
-    return total
 
 
 SCORES_IN_MEMORY = 2**24
