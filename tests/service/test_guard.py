@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from asyncio import run
 
 import httpx
 import pytest
@@ -34,12 +35,6 @@ def echoing() -> Starlette:
 def http():
     transport = httpx.ASGITransport(Guard(echoing(), TOKEN, ["127.0.0.1", "localhost", "::1"], 8321))
     return httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8321")
-
-
-def run(act):
-    import asyncio
-
-    return asyncio.run(act)
 
 
 @pytest.mark.parametrize(
