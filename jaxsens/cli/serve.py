@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -86,9 +87,13 @@ class ServeOptions(OptionGroup):
     def check(self, problems: Problems) -> None:
         """Adds the errors that can be found without loading a model."""
         inputs.choice("--dtype", self.dtype, DTYPES, problems)
-        names = [one.partition("=")[0] for one in self.model]
-        for name in {name for name in names if names.count(name) > 1}:
-            problems.add("--model", name, "each name once")
+        pairs = [one.partition("=") for one in self.model]
+        for name, _, place in pairs:
+            if not name or not place:
+                problems.add("--model", f"{name}={place}", "NAME=FOLDER, or NAME=package.module:make")
+        for name, count in Counter(name for name, _, _ in pairs).items():
+            if count > 1:
+                problems.add("--model", name, "each name once")
         if not 0 < self.port < 2**16:
             problems.add("--port", self.port, "a number from 1 to 65535")
         for option in ("most_tokens", "most_seconds", "most_memory", "most_queued"):

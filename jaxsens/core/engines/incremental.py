@@ -48,8 +48,8 @@ from jaxsens.core.models.transformer.trace import leaves_cache, rows_at_once
 RowsOfFlips: TypeAlias = Float[Array, "flips n width"]
 """All rows of a layer, under each flip."""
 
-EFFICIENCY = 1.0
-"""The share of a large matrix product's rate that it reaches on CPU."""
+SHORT = 12
+"""Symbols of an input at which it reaches half of a large matrix product's rate on CPU, and all of it far beyond."""
 
 MAPPED_ROWS = 512
 """Per-row maps are computed for so many rows at once: matrices that leave the cache are then read less often."""
@@ -264,7 +264,7 @@ class IncrementalEngine(SubtractingEngine):
         each = (8 * n * width + scores) * jnp.result_type(float).itemsize
         block = int(self.preferred_batch(n, platform) * each)
         compiling = 1.8 + 0.27 * model.layers
-        return Cost(prepare, flip, block, EFFICIENCY, compiling, forward=prepare)
+        return Cost(prepare, flip, block, n / (n + SHORT), compiling, forward=prepare)
 
 
 def first_layer(

@@ -27,7 +27,7 @@ from jaxsens.core.placement.placement import Placement
 Quantity = Literal["measured", "changes"]
 """The method of an engine that measures a block of flips. It is NaN for flips that the engine declines."""
 
-_MUCH = 4e9
+_MUCH = 2e9
 """The operations of forward passes from which on XLA's default options pay: the program runs in as little as half of
 the time, since softmax and activations are fused in another way, and compiles some tenths of a second longer."""
 

@@ -80,6 +80,10 @@ def flipped_rows(config: TransformerConfig, positions: Int[Array, " flips"], n: 
     return (0, n) if config.exact_rows else (jnp.min(positions), jnp.max(positions) + 1)
 
 
+STEPS = 8e-5
+"""Seconds of the reference machine for the many small operations of a flip through two layers, at any length."""
+
+
 @dataclass(frozen=True)
 class DifferenceEngine(ConfigEngine):
     """Exact for every config of `SERVED` parts with plain scores, including hard attention and its ties.
@@ -234,7 +238,8 @@ class DifferenceEngine(ConfigEngine):
         # Whole rows, with three layers or more, take four exponentials a score.
         full = config.layers > 2 or row is None
         efficiency, compiling = 0.15 if full else 0.35, 4.6 + 0.75 * config.layers
-        return Cost(forward, flip, int(block), efficiency, compiling, self.wide)
+        least = STEPS if platform.threads and config.layers > 1 else 0.0
+        return Cost(forward, flip, int(block), efficiency, compiling, self.wide, least=least)
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
         if self.config.layers <= 1:
