@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 
 _CHUNK_SECONDS = 1.0
 
-_SHORT = 0.02
+_SHORT = 0.008
 """Seconds of a measurement that is made in this thread: to start others would take as long as what they do."""
 
 _FEW_BYTES = 2**29
