@@ -34,14 +34,15 @@ def main(folder: str) -> None:
         for name, size in SIZES.items():
             page = browser.new_page(**size)
             page.goto(f"{served.address}/?token={TOKEN}")
-            page.get_by_role("button", name="Compare").click()
-            for k, text in enumerate(TEXTS):
-                page.locator("textarea[name=tokens]").nth(k).fill(text)
+            page.get_by_label("Compare with a second text").check()
+            for field, text in zip(("#text", "#text2"), TEXTS, strict=True):
+                page.locator(field).fill(text)
             began = time.monotonic()
             page.get_by_role("button", name="Measure").click()
-            page.locator(".picture[data-shown=exact]").nth(1).wait_for()
+            page.get_by_role("rowheader", name="B − A").first.wait_for()
+            page.locator("#sentence[data-shown=exact]").wait_for()
             print(f"{name}: {time.monotonic() - began:.1f} s")
-            page.locator("button.main:enabled").wait_for()
+            page.locator("#cancel").wait_for(state="hidden")
             page.screenshot(path=ROOT / "docs" / f"{name}.png", full_page=True)
 
 

@@ -130,8 +130,7 @@ class Routes:
         """The result as it was saved."""
         await self._result(request)
         path = self._jobs.store.result(request.path_params["id"])
-        media = "application/vnd.apache.parquet"
-        return FileResponse(path, media_type=media, filename=f"jaxsens-{path.name}")
+        return FileResponse(path, media_type="application/vnd.apache.parquet")
 
     def _form(
         self, show: Callable[[FlipSensitivity], bytes], media_type: str
@@ -163,7 +162,7 @@ class Routes:
 
     async def page(self, request: Request) -> Response:
         """The page for people."""
-        questions = {base.argument: ["", *kinds(base)] for base in (Flips, Measure, AskedEngine)}
+        questions = {base.argument: kinds(base) for base in (Flips, Measure, AskedEngine)}
         told = {"models": [*self._models], "questions": questions, "version": version("jaxsens")}
         return Response(self._page.render(told), media_type="text/html")
 

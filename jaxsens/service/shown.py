@@ -35,6 +35,7 @@ def as_json(result: FlipSensitivity) -> bytes:
     columns = {name: _plain(table[name].to_numpy()) for name in table.columns}
     told = {
         "tokens": result.tokens.tolist(),
+        "pieces": result.pieces,
         "readout": result.readout,
         "dtype": result.dtype,
         "flips": columns,

@@ -1,104 +1,352 @@
-// The page: asks, follows what becomes of it, and shows it. Every text from the service is set as text; the coloured
-// picture is HTML that the service has escaped.
+// The page: asks, follows what becomes of it, and draws it. Every text from the service is set as text, never as HTML.
 
 const find = (selector, inside = document) => inside.querySelector(selector)
-const form = find('#ask')
-const panels = [...document.querySelectorAll('.panel')]
-const results = find('#results')
-const ended = ['finished', 'failed', 'cancelled']
-let served = [] // what is said of the models
-const ESTIMATE_FROM = 4 // seconds that exact values take, from which on an estimate is shown before
-let running = [] // the ids that Cancel ends
-let asked = 0 // so that answers to an earlier question are not shown
-
-function element(name, properties = {}, ...children) {
-  const made = Object.assign(document.createElement(name), properties)
+const all = (selector, inside = document) => [...inside.querySelectorAll(selector)]
+function make(name, properties = {}, ...children) {
+  const made = document.createElement(name)
+  for (const [key, value] of Object.entries(properties)) key.includes('-') ? made.setAttribute(key, value) : (made[key] = value)
   made.append(...children)
   return made
 }
+const number = (value) => value === null || value === undefined ? 'not finite' : Number(value.toPrecision(3)).toString()
+const ended = ['finished', 'failed', 'cancelled']
+const ESTIMATE_FROM = 4 // seconds that exact values take, from which on an estimate is shown before
+
+// Kinds of answers in plain words; which there are, and with which fields, the service says.
+const questions = JSON.parse(document.body.dataset.questions)
+const words = {
+  flips: ['Flip each token to', {
+    '': ['what suits the model', 'Similar tokens of a text, otherwise every other symbol.'],
+    neighbours: ['similar tokens', 'The nearest by the angle of their embeddings.'],
+    substitute: ['any other symbol', 'Every other symbol, or those that you list.'],
+    mask: ['the mask token', 'The model’s own, or the symbol that you give.'],
+    delete: ['nothing', 'The token is left out.'],
+    insert: ['itself, with one before it', 'Every symbol that you list is inserted.'],
+    repeat: ['itself, repeated', 'The token is written several times more.'],
+    pairs: ['given symbols at given places', 'A list such as [[0, 7], [2, 9]].'],
+  }],
+  measure: ['Measure the change as', {
+    l2: ['distance', 'Euclidean, between the two outputs.'], l1: ['sum of changes', 'Of all entries of the output.'],
+    linf: ['largest change', 'Of any entry of the output.'], cosine: ['angle', 'One minus the cosine of the outputs.'],
+    kl: ['divergence', 'Between the two distributions, in nats.'],
+    decision: ['change of decision', '1 where another output is the largest, or one crosses the threshold.'],
+    'log-probability': ['log-probability', 'Of one label or token, with its sign.'],
+  }],
+  engine: ['Method', {
+    auto: ['automatic', 'The fastest exact way; an estimate comes first where it takes long.'],
+    vmap: ['a pass for each flip', 'Exact, for every model.'], incremental: ['what a flip changes', 'Exact.'],
+    difference: ['the change itself', 'Exact, and keeps the digits of small changes.'],
+    'first-order': ['estimate', 'From gradients; some flips are measured, too.'],
+  }],
+}
+const titles = { k: 'How many', times: 'Copies', symbol: 'Symbol', symbols: 'Symbols', flips: 'Pairs', token: 'Label or token',
+  threshold: 'Threshold', outputs: 'Outputs', verify: 'Measured', sketch: 'Combinations', groups: 'Groups' }
+const elsewhere = ['kind', 'positions', 'sample', 'seed', 'name', 'outputs', 'groups']
+let served = [], running = [], asked = 0, shown = []
 
 async function call(path, options = {}) {
   const answer = await fetch(path, options)
   if (answer.ok) return answer
-  const told = await answer.json().catch(() => ({}))
-  throw new Error(told.error ?? `${answer.status} ${answer.statusText}`)
+  const body = await answer.json().catch(() => ({}))
+  throw Object.assign(new Error(body.error ?? `${answer.status} ${answer.statusText}`), { problems: body.problems ?? [] })
+}
+const json = (path, options) => call(path, options).then((answer) => answer.json())
+const post = (path, body) => json(path, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) })
+
+// The form
+
+const modelOf = (second) => (second && find('#model2').value) || find('#model').value
+const labels = () => served.find((one) => one.name === modelOf())?.labels ?? []
+
+function drawQuestion(name, chosen, given = {}) {
+  const [title, kinds] = words[name]
+  const place = find(`.field[data-path="${name}"]`)
+  const select = make('select', { id: name }, ...['', ...Object.keys(questions[name])].filter((kind) => kind || '' in kinds)
+    .map((kind) => make('option', { value: kind, textContent: kinds[kind]?.[0] ?? kind })))
+  select.value = chosen
+  select.addEventListener('change', () => { drawQuestion(name, select.value); find(`#${name}`).focus(); price() })
+  const fields = Object.entries(questions[name][chosen]?.properties ?? {}).filter(([key]) => !elsewhere.includes(key))
+  place.replaceChildren(make('div', { className: 'kinds' }, make('div', {}, make('label', { htmlFor: name, textContent: title }), select),
+    ...fields.map(([key, schema]) => control(name, key, schema, given[key]))),
+  make('p', { className: 'help' }, `${kinds[chosen]?.[1] ?? ''} `, make('code', { textContent: chosen })))
 }
 
-const post = (path, body) =>
-  call(path, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) })
-    .then((answer) => answer.json())
-
-// A value as a command line writes it: a number, true, a list joined by commas, or a text.
-function value(text) {
-  try { return JSON.parse(text) } catch { return text.includes(',') ? text.split(',').filter(Boolean).map(value) : text }
-}
-
-function answerTo(question) {
-  const kind = form.elements[question].value
-  const fields = form.elements[`${question}-fields`].value.trim()
-  if (!kind) {
-    if (fields) throw new Error(`${question}: choose what the fields ${fields} belong to`)
-    return undefined
+function control(name, key, schema, value) {
+  const id = `${name}-${key}`
+  const label = make('label', { htmlFor: id, textContent: titles[key] ?? key })
+  if (key === 'token' && labels().length) {
+    const select = make('select', { id }, ...labels().map((one) => make('option', { value: JSON.stringify(one), textContent: one })))
+    if (value !== undefined) select.value = JSON.stringify(value)
+    return make('div', {}, label, select)
   }
-  // Words are apart by spaces, but for those within quotes.
-  const pairs = fields ? fields.match(/(?:"[^"]*"|\S)+/g).map((word) => [word.split('=')[0], value(word.slice(word.indexOf('=') + 1))]) : []
-  return { kind, ...Object.fromEntries(pairs) }
+  const usual = schema.default === undefined || schema.default === null ? '' : JSON.stringify(schema.default)
+  const numeric = ['integer', 'number'].includes(schema.type) || schema.anyOf?.some((one) => one.type === 'integer')
+  return make('div', {}, label, make('input', { id, autocomplete: 'off', spellcheck: false, inputMode: numeric ? 'numeric' : 'text',
+    placeholder: usual, value: value === undefined ? '' : JSON.stringify(value) }))
 }
 
-function questionOf(panel) {
-  const text = find('textarea', panel).value
-  const reads = served.find((one) => one.name === find('select', panel).value)?.texts
-  const numbers = !reads && /^[\s\d,]+$/.test(text) ? text.split(/[\s,]+/).filter(Boolean).map(Number) : null
-  const readout = form.elements.readout.value.trim()
-  const body = {
-    model: find('select', panel).value, tokens: numbers ?? text,
-    flips: answerTo('flips'), measure: answerTo('measure'), engine: answerTo('engine'),
+// A value as JSON writes it; otherwise a list whose parts are apart by commas, or a text.
+function valueOf(text) {
+  try { return JSON.parse(text) } catch { return text.includes(',') ? text.split(',').map((one) => one.trim()).filter(Boolean).map(valueOf) : text }
+}
+function answerTo(name) {
+  const kind = find(`#${name}`).value
+  const given = all(`[id^="${name}-"]`).filter((one) => one.value.trim()).map((one) => [one.id.slice(name.length + 1), valueOf(one.value.trim())])
+  if (name === 'flips') {
+    const [positions, sample] = ['#positions', '#sample'].map((id) => find(id).value.trim())
+    if (positions) given.push(['positions', [valueOf(positions)].flat()])
+    if (sample) given.push(['sample', valueOf(sample)])
+    if (!kind && given.length) return { kind: reads() ? 'neighbours' : 'substitute', ...Object.fromEntries(given) }
+  }
+  return kind ? { kind, ...Object.fromEntries(given) } : undefined
+}
+const reads = (second) => served.find((one) => one.name === modelOf(second))?.texts
+
+function questionOf(second) {
+  const text = find(second ? '#text2' : '#text').value
+  const numbers = !reads(second) && /^[\s\d,]+$/.test(text) ? text.split(/[\s,]+/).filter(Boolean).map(Number) : null
+  const readout = find('#readout').value.trim(), measure = answerTo('measure'), engine = answerTo('engine')
+  const body = { model: modelOf(second), tokens: numbers ?? text, flips: answerTo('flips'), measure, engine,
     readout: /^\d+$/.test(readout) ? Number(readout) : readout || 'auto',
-    output: form.elements.output.value || undefined,
-  }
+    output: find('#output').value || (labels().includes(measure?.token) ? 'labels' : undefined) }
   return JSON.parse(JSON.stringify(body))
 }
 
-const heading = (question) => `${question.model}: ${JSON.stringify(question.tokens).replace(/^"|"$/g, '').slice(0, 90)}`
-
-function card(question) {
-  const shown = element('article', { className: 'result' }, element('h3', { textContent: heading(question) }),
-    element('p', { className: 'state' }), element('progress', { max: 1, ariaLabel: 'flips measured' }),
-    element('div', { className: 'picture' }), element('p', { className: 'downloads small' }))
-  results.append(shown)
-  return shown
+function fill(question, second) {
+  find('#text').value = typeof question.tokens === 'string' ? question.tokens : [question.tokens].flat(2).join(' ')
+  find('#model').value = question.model
+  find('#compare').checked = Boolean(second)
+  if (second) { find('#text2').value = typeof second.tokens === 'string' ? second.tokens : second.tokens.join(' '); find('#model2').value = second.model === question.model ? '' : second.model }
+  compare()
+  for (const [name, usual] of [['flips', ''], ['measure', 'l2'], ['engine', 'auto']]) {
+    const answer = question[name] ?? {}
+    drawQuestion(name, (typeof answer === 'string' ? answer : answer.kind) ?? usual, typeof answer === 'string' ? {} : answer)
+  }
+  const list = question.flips?.positions
+  find('#positions').value = list ? list.map((one) => typeof one === 'string' ? one : JSON.stringify(one)).join(',') : ''
+  find('#sample').value = question.flips?.sample ?? ''
+  find('#readout').value = question.readout === undefined || question.readout === 'auto' ? '' : String(question.readout)
+  find('#output').value = question.output ?? ''
+  price()
 }
 
-async function show(job, where, label) {
-  const base = `/v1/measurements/${job.id}`
-  const html = await (await call(`${base}/fragment`)).text()
-  find('.picture', where).innerHTML = html
-  find('.picture', where).dataset.shown = label
-  const links = [['result.parquet', 'Parquet'], ['picture.svg', 'SVG'], ['page', 'Page'], ['result.json', 'JSON']]
-  find('.downloads', where).replaceChildren(...links.flatMap(([path, name]) => [
-    element('a', { href: `${base}/${path}`, textContent: name, download: path === 'page' ? '' : path }), ' ']))
+function compare() {
+  const two = find('#compare').checked
+  find('#second').hidden = find('#other').hidden = !two
+  find('label[for=text]').textContent = two ? 'Text A' : 'Text, or symbols as numbers'
 }
 
-function tell(job, where, what) {
-  const state = find('.state', where)
-  state.className = job.state === 'failed' ? 'state bad' : 'state'
+// What is wrong stands at its field, once.
+function clearErrors() {
+  all('.error[data-of]').forEach((one) => one.remove())
+  all('[aria-invalid]').forEach((one) => { one.removeAttribute('aria-invalid'); one.removeAttribute('aria-describedby') })
+  find('#cost').className = ''
+}
+function wrong(error, second) {
+  const lost = []
+  for (const { path, remedy } of error.problems ?? []) {
+    const parts = path.map((one) => one.replace(/^tokens$/, second ? 'tokens2' : 'tokens'))
+    const field = [parts.join('.'), parts[0]].map((one) => find(`.field[data-path="${CSS.escape(one)}"]`)).find(Boolean)
+    if (!field || !remedy) { lost.push(remedy); continue }
+    const input = document.getElementById(parts.join('-')) ?? find('textarea, input, select', field)
+    const id = `error-${parts.join('-')}`
+    if (document.getElementById(id)) continue // two texts have one form
+    field.append(make('p', { className: 'error', id, 'data-of': input.id, textContent: remedy[0].toUpperCase() + remedy.slice(1) + (/[.)]$/.test(remedy) ? '' : '.') }))
+    input.setAttribute('aria-invalid', 'true')
+    input.setAttribute('aria-describedby', id)
+    if (field.closest('details')) field.closest('details').open = true
+  }
+  const count = all('.error[data-of]').length
+  if (count) {
+    find('#cost').className = 'error'
+    find('#cost').textContent = count > 1 ? `${count} fields need a change.` : 'One field needs a change.'
+    find('[aria-invalid]').focus()
+    say(find('#cost').textContent)
+  }
+  if (!count || lost.length) state(lost.filter(Boolean).join(' ') || error.message, true)
+}
+
+let pricing = 0
+function price() {
+  clearTimeout(pricing)
+  pricing = setTimeout(async () => {
+    const text = find('#text').value.trim(), turn = asked
+    if (!text || running.length) { if (!text) find('#cost').textContent = ''; return }
+    const about = await post('/v1/measurements?explain=1', questionOf()).catch(() => null)
+    if (turn !== asked || !about || all('.error[data-of]').length) return
+    const seconds = about.seconds + about.compiling
+    find('#cost').textContent = `${about.flips} flips, ${seconds < 1 ? 'under a second' : seconds < 90 ? `about ${Math.round(seconds)} s` : `about ${Math.round(seconds / 60)} min`}`
+  }, 500)
+}
+
+// The answer
+
+const say = (text) => { find('#said').textContent = text }
+function state(text, bad = false) {
+  find('#state').className = bad ? 'bad' : ''
+  find('#state').textContent = text
+  if (bad) say(text)
+}
+const first = (question, most = 90) => (typeof question.tokens === 'string' ? question.tokens : JSON.stringify(question.tokens)).slice(0, most)
+const kindOf = (question, name, usual) => (typeof question[name] === 'string' ? question[name] : question[name]?.kind) ?? usual
+const plain = (name, kind) => words[name][1][kind]?.[0] ?? kind
+const isEstimate = (question) => kindOf(question, 'engine', 'auto') === 'first-order'
+
+function begin(jobsOf) {
+  shown = []
+  find('#title').textContent = `How much each token moves ${[...new Set(jobsOf.map((one) => one.model))].join(' and ')}`
+  find('#about').textContent = `Each token is flipped to ${plain('flips', kindOf(jobsOf[0], 'flips', ''))}. Colour and bar: ${plain('measure', kindOf(jobsOf[0], 'measure', 'l2'))}, at most of its flips.`
+  find('#figure').hidden = find('#values').hidden = find('#downloads').hidden = true
+  find('#stats').replaceChildren()
+  hideTip()
+}
+
+let quarter = -1
+function tell(job, what) {
+  find('#progress').hidden = ended.includes(job.state)
+  if (job.state === 'running') {
+    const total = job.total || job.about.flips
+    state(job.done ? `${what}: ${job.done} of ${total} flips` : `${what}: compiling, then ${total} flips`)
+    if (job.total) find('#progress').value = job.done / job.total; else find('#progress').removeAttribute('value')
+    const now = job.total ? Math.floor(4 * job.done / job.total) : 0
+    if (now !== quarter) { quarter = now; say(find('#state').textContent) }
+    return
+  }
+  quarter = -1
   const more = job.found?.warnings?.length ? ` ${job.found.warnings.join(' ')}` : ''
-  const engine = job.found?.engine ? ` by ${job.found.engine.name}` : ''
-  state.textContent = job.state === 'running'
-    ? `${what}: ${job.state}, ${job.done} of ${job.total || job.about.flips} flips`
-    : `${what}: ${job.state}${job.state === 'finished' ? `, ${job.done} flips${engine}.` : '.'} ${job.message}${more}`
-  const bar = find('progress', where)
-  bar.hidden = ended.includes(job.state)
-  if (job.total) bar.value = job.done / job.total; else bar.removeAttribute('value')
+  const done = job.state === 'finished' ? `${what}: finished.` : job.state === 'queued' ? 'Waiting for the measurements before it.' : `${what}: ${job.state}.`
+  state(`${done} ${job.message}${more}`.trim(), job.state === 'failed')
+  say(find('#state').textContent)
 }
 
-// Follows a job by server-sent events until it has ended, or something else is shown: a browser keeps six connections.
+// The tokens of a result: what stands in the text, and the flips of each.
+function tokensOf(data) {
+  const pieces = data.pieces?.[0] ?? data.tokens[0].map((one) => ` ${one}`)
+  const tokens = pieces.map((piece, at) => ({ text: piece.trim() || '␣', glued: at > 0 && !/^\s/.test(piece), flips: [] }))
+  const flips = data.flips, values = flips.norm ?? flips.change ?? flips.value
+  values.forEach((value, k) => {
+    const at = [flips.position[k]].flat()[0]
+    const to = flips.replacement?.[k] ?? flips.symbol?.[k] ?? ''
+    if (flips.input[k] === 0) tokens[at]?.flips.push({ to: [to].flat().join(' '), value: value ?? 0 })
+  })
+  for (const one of tokens) {
+    one.flips.sort((a, b) => Math.abs(b.value) - Math.abs(a.value))
+    one.value = one.flips[0]?.value ?? null
+  }
+  return tokens
+}
+function tint(element, value, end) { element.style.setProperty('--v', end ? Math.min(1, Math.abs(value) / end).toFixed(4) : 0); return element }
+function tokenOf(one, end) {
+  const name = `token${one.flips.length ? '' : ' none'}${one.glued ? ' glued' : ''}`
+  if (!one.flips.length) return make('span', { className: name, textContent: one.text })
+  const button = make('button', { type: 'button', className: name, textContent: one.text, tabIndex: -1, 'aria-label': `${one.text}: ${number(one.value)}` })
+  for (const event of ['focus', 'pointerenter']) button.addEventListener(event, () => showTip(button, one))
+  button.addEventListener('pointerleave', (event) => { if (!find('#tip').contains(event.relatedTarget) && document.activeElement !== button) hideTip() })
+  return tint(button, one.value, end)
+}
+
+function draw() {
+  const drawn = shown.filter(Boolean)
+  if (!drawn.length) return
+  const largest = Math.max(0, ...drawn.flatMap((one) => one.tokens.map((token) => Math.abs(token.value ?? 0))))
+  const step = largest ? 10 ** (Math.floor(Math.log10(largest)) - 1) : 1
+  const end = Math.ceil(largest / step) * step
+  find('#figure').hidden = find('#values').hidden = false
+  find('#figure').className = drawn.some((one) => one.estimate) ? 'estimate' : ''
+  find('#sentence').replaceChildren(...(drawn.length > 1 ? pairs(drawn, end)
+    : [make('div', { className: 'tokens' }, ...drawn[0].tokens.map((one) => tokenOf(one, end)))]))
+  find('#sentence').dataset.shown = drawn.every((one) => !one.estimate) ? 'exact' : 'estimate'
+  const buttons = all('button.token', find('#sentence'))
+  if (buttons.length) buttons[0].tabIndex = 0
+  find('#legend').replaceChildren(...[0, 0.25, 0.5, 0.75, 1].map((part) => tint(make('span', { className: 'token', textContent: number(part * end) }), part * end, end)),
+    `${drawn[0].signed ? 'size of the change' : 'change'}, largest of the flips of a token`)
+  find('#stats').replaceChildren(...drawn.map(stats))
+  const rows = drawn.flatMap((one, k) => one.tokens.map((token, at) => [`${drawn.length > 1 ? `${'AB'[k]} ` : ''}${at}`, token.text,
+    ...token.flips.length ? [number(token.value), token.flips[0].to, number(mean(token))] : ['not flipped', '', '']]))
+  const line = (cell, texts) => make('tr', {}, ...texts.map((text) => make(cell, { textContent: text })))
+  find('#values .scroll').replaceChildren(make('table', {}, make('thead', {}, line('th', ['at', 'token', 'largest', 'by', 'mean'])),
+    make('tbody', {}, ...rows.map((row) => line('td', row)))))
+  downloads(drawn)
+}
+const mean = (token) => token.flips.reduce((sum, flip) => sum + flip.value, 0) / token.flips.length
+
+function stats({ job, tokens, estimate, question }, k) {
+  const top = tokens.reduce((best, one) => Math.abs(one.value ?? 0) > Math.abs(best?.value ?? 0) ? one : best, null)
+  const facts = { ...(shown.filter(Boolean).length > 1 ? { Text: `${'AB'[k]}, ${question.model}` } : {}), 'Mean of all flips': number(job.found.mean),
+    Largest: top ? `${number(top.value)}: ${top.text} → ${top.flips[0].to || 'nothing'}` : '0', Values: estimate ? 'estimate' : 'exact', Method: job.found.engine.name, Flips: String(job.found.flips) }
+  if (job.found.unresolved) facts['Not resolved'] = `${job.found.unresolved} flips`
+  return make('dl', { className: 'stats' }, ...Object.entries(facts).map(([name, text]) => make('div', {}, make('dt', { textContent: name }), make('dd', { textContent: text }))))
+}
+
+// Two texts in lines of a table: what aligns stands in one column, with the difference below.
+function aligned(a, b) {
+  const best = Array.from({ length: a.length + 1 }, () => new Array(b.length + 1).fill(0))
+  for (let i = a.length - 1; i >= 0; i--) for (let j = b.length - 1; j >= 0; j--) {
+    best[i][j] = a[i].text === b[j].text ? best[i + 1][j + 1] + 2 : Math.max(best[i + 1][j + 1], best[i + 1][j], best[i][j + 1])
+  }
+  const columns = []
+  let i = 0, j = 0
+  while (i < a.length || j < b.length) {
+    const both = i < a.length && j < b.length
+    if (both && (a[i].text === b[j].text || best[i][j] === best[i + 1][j + 1])) columns.push([a[i++], b[j++]])
+    else if (j >= b.length || (both && best[i][j] === best[i + 1][j])) columns.push([a[i++], null])
+    else columns.push([null, b[j++]])
+  }
+  return columns
+}
+function pairs([one, two], end) {
+  const columns = aligned(one.tokens, two.tokens), most = Math.max(2, Math.floor((find('#answer').clientWidth - 48) / 92)), tables = []
+  for (let at = 0; at < columns.length; at += most) {
+    const part = columns.slice(at, at + most)
+    const line = (title, cells) => make('tr', {}, make('th', { scope: 'row', textContent: title }), ...cells.map((cell) => make('td', {}, cell)))
+    tables.push(make('table', { className: 'pair' }, make('tbody', {}, line('A', part.map(([a]) => a ? tokenOf(a, end) : '–')), line('B', part.map(([, b]) => b ? tokenOf(b, end) : '–')),
+      line('B − A', part.map(([a, b]) => {
+        if (!a?.flips.length || !b?.flips.length) return ''
+        const off = Math.abs(b.value) - Math.abs(a.value)
+        return make('span', {}, make('span', { className: 'bar' }, tint(make('i', { className: off < 0 ? 'less' : '' }), off, end)), `${off < 0 ? '−' : '+'}${number(Math.abs(off))}`)
+      })))))
+  }
+  return tables
+}
+
+function downloads(drawn) {
+  const slug = (text) => text.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-|-$/g, '')
+  find('#downloads').hidden = false
+  find('#downloads ul').replaceChildren(...drawn.flatMap(({ job, question }) => {
+    const name = slug(`${question.model} ${first(question, 30)} ${kindOf(question, 'flips', 'flips')}`)
+    const files = [['picture.svg', 'Picture', 'SVG', 'svg'], ['page', 'Page to send', 'HTML', 'html'], ['result.parquet', 'All values', 'Parquet', 'parquet'], ['result.json', 'All values', 'JSON', 'json']]
+    return [make('li', {}, make('code', { textContent: name })), ...files.map(([path, title, form, end]) =>
+      make('li', {}, make('a', { href: `/v1/measurements/${job.id}/${path}`, download: `${name}.${end}` }, title, make('span', { textContent: form }))))]
+  }))
+}
+
+function showTip(button, one) {
+  const tip = find('#tip'), box = button.getBoundingClientRect()
+  all('.token.open').forEach((other) => other.classList.remove('open'))
+  button.classList.add('open')
+  tip.replaceChildren(make('strong', { textContent: `${one.text}: ${number(one.value)}` }), make('p', { className: 'help', textContent: `Largest of ${one.flips.length} flips; mean ${number(mean(one))}` }),
+    make('ul', {}, ...one.flips.slice(0, 3).map((flip) => make('li', {}, make('span', { textContent: `→ ${flip.to || 'nothing'}` }), make('span', { textContent: number(flip.value) })))))
+  tip.hidden = false
+  tip.style.setProperty('left', `${Math.max(8, Math.min(box.left + scrollX, document.documentElement.clientWidth - 272))}px`)
+  tip.style.setProperty('top', `${box.bottom + scrollY + 8}px`)
+}
+function hideTip() { find('#tip').hidden = true; all('.token.open').forEach((one) => one.classList.remove('open')) }
+find('#sentence').addEventListener('keydown', (event) => {
+  const buttons = all('button.token', find('#sentence')), at = buttons.indexOf(document.activeElement)
+  const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: buttons.length - 1 }[event.key]
+  if (to === undefined || !buttons[to]) return
+  event.preventDefault()
+  buttons[at].tabIndex = -1
+  buttons[to].tabIndex = 0
+  buttons[to].focus()
+})
+find('#sentence').addEventListener('focusout', (event) => { if (!find('#sentence').contains(event.relatedTarget)) hideTip() })
+find('#tip').addEventListener('pointerleave', hideTip)
+
+// Following jobs by server-sent events: a browser keeps six connections, so those of another question are left.
+
 const streams = new Set()
-function leave() {
-  streams.forEach((events) => events.close())
-  streams.clear()
-}
-
+function leave() { streams.forEach((events) => events.close()); streams.clear() }
 function follow(job, told) {
   return new Promise((done, failed) => {
     told(job)
@@ -112,148 +360,131 @@ function follow(job, told) {
       if (ended.includes(now.state)) { close(); done(now) }
     }
     events.onerror = () => { // otherwise the browser connects again
-      if (events.readyState === EventSource.CLOSED) { close(); failed(new Error('the service refuses; load the page again with its token')) }
+      if (events.readyState === EventSource.CLOSED) { close(); failed(new Error('The service refuses; load the page again with its token.')) }
     }
-    for (const state of ['queued', 'running', ...ended]) events.addEventListener(state, heard)
+    for (const name of ['queued', 'running', ...ended]) events.addEventListener(name, heard)
   })
 }
+async function show(job, at, turn) {
+  const data = await json(`/v1/measurements/${job.id}/result.json`)
+  if (turn !== asked || (isEstimate(job.question) && shown[at] && !shown[at].estimate)) return
+  shown[at] = { job, question: job.question, tokens: tokensOf(data), estimate: isEstimate(job.question), signed: data.flips.norm === undefined }
+  draw()
+}
 
-async function measure(question, where, turn) {
-  const [what, label] = naming(question)
-  const estimable = !question.engine || question.engine.kind === 'auto'
-  // Random combinations of the outputs give the norm to 18 %, and cost a twentieth of all outputs.
-  const sketch = !question.measure || question.measure.kind === 'l2' ? { sketch: 16 } : {}
-  const rough = { ...question, engine: { kind: 'first-order', verify: 8, ...sketch } }
-  // A measure that has no first-order estimate is refused, and exact values come alone.
-  const explain = (one) => post('/v1/measurements?explain=1', one).then((about) => about.seconds + about.compiling).catch(() => Infinity)
-  const [exact, estimate] = estimable ? await Promise.all([explain(question), explain(rough)]) : [0, Infinity]
-  if (exact > ESTIMATE_FROM && estimate < exact / 2) {
-    const first = await post('/v1/measurements', rough).catch(() => null)
-    if (first && turn === asked) {
-      running.push(first.id)
-      follow(first, (now) => turn === asked && find('.picture', where).dataset.shown !== 'exact' && tell(now, where, 'Estimate'))
-        .then((now) => now.state === 'finished' && turn === asked && find('.picture', where).dataset.shown !== 'exact' && show(now, where, 'estimate'))
-        .catch(() => {}) // the exact values tell
-    }
-  }
+async function measure(question, at, turn) {
+  const what = isEstimate(question) ? 'Estimate' : 'Exact values'
   const job = await post('/v1/measurements', question)
   running.push(job.id)
-  find('#cancel').disabled = false
-  const now = await follow(job, (at) => turn === asked && tell(at, where, what))
-  if (turn !== asked) return
-  if (now.state === 'finished') await show(now, where, label).catch(() => {})
+  const estimable = kindOf(question, 'engine', 'auto') === 'auto' && !ended.includes(job.state)
+  // Random combinations of the outputs give the norm to 18 %, and cost a twentieth of all outputs.
+  const sketch = kindOf(question, 'measure', 'l2') === 'l2' ? { sketch: 16 } : {}
+  const rough = { ...question, engine: { kind: 'first-order', verify: 8, ...sketch } }
+  if (estimable && job.about.seconds + job.about.compiling > ESTIMATE_FROM) {
+    const about = await post('/v1/measurements?explain=1', rough).catch(() => null) // a measure may have no estimate
+    if (about && about.seconds + about.compiling < (job.about.seconds + job.about.compiling) / 2) {
+      post('/v1/measurements', rough).then((early) => { running.push(early.id); return follow(early, () => {}) })
+        .then((now) => now.state === 'finished' && turn === asked && show(now, at, turn)).catch(() => {}) // the exact values tell
+    }
+  }
+  const now = await follow(job, (one) => turn === asked && tell(one, what))
+  if (turn === asked && now.state === 'finished') await show(now, at, turn)
   return now
 }
 
-const naming = (question) => question.engine?.kind === 'first-order' ? ['Estimate', 'estimate'] : ['Exact values', 'exact']
-
-function failed(where, error) {
-  where.className = where.classList.contains('state') ? 'state bad' : 'bad'
-  where.textContent = error.message
-}
-
-form.addEventListener('submit', async (event) => {
-  event.preventDefault()
-  const said = find('#said')
-  const turn = ++asked
-  said.className = ''
-  said.textContent = 'Asking…'
+async function ask() {
+  clearErrors()
+  const turn = ++asked, two = find('#compare').checked
   running = []
   leave()
-  results.replaceChildren()
-  try {
-    const questions = panels.filter((panel) => !panel.hidden && find('textarea', panel).value).map(questionOf)
-    const found = await Promise.all(questions.map((question) => {
-      const where = card(question)
-      return measure(question, where, turn).catch((error) => {
-        if (turn !== asked) return null
-        find('progress', where).hidden = true
-        failed(find('.state', where), error)
-        failed(said, error)
-        return null
-      })
-    }))
-    if (turn !== asked) return
-    const jobs = found.filter(Boolean)
-    if (jobs.length === found.length) said.textContent = jobs.map((job) => `${job.question.model}: ${job.state}.`).join(' ')
-    history.replaceState(null, '', `#${jobs.map((job) => job.id).join(',')}`)
-  } catch (error) {
-    if (turn === asked) failed(said, error)
-  }
-  find('#cancel').disabled = true
+  const missing = [['tokens', '#text'], ...(two ? [['tokens2', '#text2']] : [])].filter(([, id]) => !find(id).value.trim())
+  if (missing.length) { wrong({ problems: missing.map(([name]) => ({ path: [name], remedy: 'type a text' })) }); return }
+  const asks = two ? [questionOf(), questionOf(true)] : [questionOf()]
+  find('#cancel').hidden = false
+  find('#start').setAttribute('aria-disabled', 'true')
+  begin(asks)
+  state('Asking…')
+  if (innerWidth <= 880) find('#answer').scrollIntoView()
+  const jobs = await Promise.all(asks.map((question, at) => measure(question, at, turn).catch((error) => {
+    if (turn === asked) { find('#progress').hidden = true; state(''); wrong(error, at === 1) }
+    return null
+  })))
+  if (turn !== asked) return
+  running = []
+  find('#cancel').hidden = true
+  find('#start').removeAttribute('aria-disabled')
+  const ids = jobs.filter(Boolean).map((job) => job.id)
+  if (ids.length) history.replaceState(null, '', `#${ids.join(',')}`)
   remember()
-})
+}
 
 // A job that has ended in the meantime would be forgotten.
-find('#cancel').addEventListener('click', () => running.forEach((id) => {
-  const path = `/v1/measurements/${id}`
-  call(path).then((answer) => answer.json())
-    .then((job) => ended.includes(job.state) ? null : call(path, { method: 'DELETE' })).catch(() => {})
-}))
-
-find('#second').addEventListener('click', (event) => {
-  panels[1].hidden = !panels[1].hidden
-  event.target.setAttribute('aria-expanded', String(!panels[1].hidden))
-  event.target.textContent = panels[1].hidden ? 'Compare with a second text or model' : 'Leave the second out'
-  if (!panels[1].hidden) find('textarea', panels[1]).focus()
-})
-
-// A classifier's labels are measured by their log-probability: choosing one answers two of the questions.
-function offerLabels(panel) {
-  const labels = served.find((one) => one.name === find('[name=model]', panel).value)?.labels ?? []
-  find('.labels', panel).hidden = labels.length === 0
-  find('[name=label]', panel).replaceChildren(element('option', { value: '', textContent: 'none' }),
-    ...labels.map((label) => element('option', { value: label, textContent: label })))
-}
-for (const panel of panels) {
-  find('[name=model]', panel).addEventListener('change', () => offerLabels(panel))
-  find('[name=label]', panel).addEventListener('change', (event) => {
-    const label = event.target.value
-    form.elements.measure.value = label ? 'log-probability' : ''
-    form.elements['measure-fields'].value = label ? `token=${JSON.stringify(label)}` : ''
-    form.elements.output.value = label ? 'labels' : ''
-  })
-}
-call('/v1/models').then((answer) => answer.json()).then((models) => {
-  served = models
-  panels.forEach(offerLabels)
-}).catch(() => {})
+const cancel = () => running.forEach((id) => json(`/v1/measurements/${id}`)
+  .then((job) => ended.includes(job.state) ? null : call(`/v1/measurements/${id}`, { method: 'DELETE' })).catch(() => {}))
 
 async function recall(ids) {
   const turn = ++asked
   leave()
-  results.replaceChildren()
-  for (const id of ids) {
-    const job = await call(`/v1/measurements/${id}`).then((answer) => answer.json()).catch(() => null)
-    if (!job || turn !== asked) continue
-    const where = card(job.question)
-    const [what, label] = naming(job.question)
-    follow(job, (now) => tell(now, where, what))
-      .then((now) => now.state === 'finished' && show(now, where, label))
-      .catch((error) => failed(find('.state', where), error))
-  }
+  clearErrors()
+  const jobs = (await Promise.all(ids.map((id) => json(`/v1/measurements/${id}`).catch(() => null)))).filter(Boolean)
+  if (turn !== asked || !jobs.length) return
+  fill(jobs[0].question, jobs[1]?.question)
+  begin(jobs.map((job) => job.question))
+  await Promise.all(jobs.map((job, at) => follow(job, (now) => tell(now, isEstimate(job.question) ? 'Estimate' : 'Exact values'))
+    .then((now) => now.state === 'finished' && show(now, at, turn)).catch((error) => state(error.message, true))))
 }
 
 async function remember() {
-  const jobs = await call('/v1/measurements').then((answer) => answer.json()).catch(() => [])
+  const jobs = await json('/v1/measurements').catch(() => [])
   find('#history').replaceChildren(...jobs.slice(0, 30).map((job) => {
-    const open = element('button', { type: 'button', className: 'link', textContent: heading(job.question) })
+    const question = job.question, name = first(question)
+    const open = make('button', { type: 'button', className: 'link', textContent: name })
     open.addEventListener('click', () => { location.hash = job.id })
-    const estimate = job.question.engine?.kind === 'first-order' ? ', estimate' : ''
+    const fields = ['flips', 'measure', 'engine'].flatMap((one) => {
+      const answer = question[one]
+      if (!answer || (one === 'engine' && kindOf(question, one) === 'auto')) return []
+      const { kind, ...rest } = typeof answer === 'string' ? { kind: answer } : answer
+      return [[plain(one, kind), ...Object.entries(rest).map(([key, value]) => `${titles[key] ?? key} ${JSON.stringify(value)}`)].join(', ')]
+    })
+    const chips = [question.model, ...fields, ...(question.readout ?? 'auto') !== 'auto' ? [`read at ${question.readout}`] : [], ...question.output ? [question.output] : [],
+      job.state === 'finished' ? `mean ${number(job.found?.mean)}` : job.state]
+    const again = make('button', { type: 'button', textContent: 'Use again', 'aria-label': `Use again: ${name}` })
+    again.addEventListener('click', () => { fill(question); find('#text').focus() })
     const does = ended.includes(job.state) ? 'Forget' : 'Cancel'
-    const forget = element('button', { type: 'button', textContent: does, ariaLabel: `${does} ${heading(job.question)}` })
+    const forget = make('button', { type: 'button', textContent: '×', 'aria-label': `${does} ${name}` })
     forget.addEventListener('click', async () => {
-      const at = [...document.querySelectorAll('#history li')].indexOf(forget.parentElement)
+      const at = all('#history li').indexOf(forget.parentElement)
       await call(`/v1/measurements/${job.id}`, { method: 'DELETE' }).catch(() => {})
       await remember()
-      const left = document.querySelectorAll('#history li') // the focus stays in the list
-      find('button:last-child', left[Math.min(at, left.length - 1)] ?? form)?.focus()
+      const left = all('#history li') // the focus stays in the list
+      find('button:last-child', left[Math.min(at, left.length - 1)] ?? find('#ask'))?.focus()
     })
-    return element('li', {}, open, element('span', { className: 'small', textContent: `${job.state}${estimate}` }), forget)
+    return make('li', {}, make('div', {}, open, make('p', {}, ...chips.map((one) => make('span', { className: 'chip', textContent: one })))), again, forget)
   }))
 }
 
+const examples = ['The committee did not approve the new budget.', 'The keys to the cabinet are on the table.']
+find('#ask').addEventListener('submit', (event) => { event.preventDefault(); if (find('#cancel').hidden) ask() })
+find('#ask').addEventListener('input', (event) => {
+  const error = find(`.error[data-of="${event.target.id}"]`)
+  if (error) { error.remove(); event.target.removeAttribute('aria-invalid'); find('#cost').textContent = ''; find('#cost').className = '' }
+  price()
+})
+find('#cancel').addEventListener('click', cancel)
+find('#compare').addEventListener('change', () => { compare(); if (find('#compare').checked) find('#text2').focus() })
+find('#model').addEventListener('change', () => drawQuestion('measure', find('#measure').value))
+all('[data-example]').forEach((one) => one.addEventListener('click', () => { find('#text').value = examples[one.dataset.example]; find('#text').focus(); price() }))
+addEventListener('keydown', (event) => {
+  if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) find('#ask').requestSubmit()
+  if (event.key !== 'Escape') return
+  if (!find('#tip').hidden) hideTip()
+  else if (find('#downloads').open) find('#downloads').open = false
+  else cancel()
+})
+if (/Mac/.test(navigator.platform)) find('.main kbd').textContent = '⌘ ↵'
+for (const [name, usual] of [['flips', ''], ['measure', 'l2'], ['engine', 'auto']]) drawQuestion(name, usual)
 const fromAddress = () => recall(location.hash.slice(1).split(',').filter(Boolean))
-window.addEventListener('hashchange', fromAddress)
-if (location.hash.length > 1) fromAddress()
+addEventListener('hashchange', fromAddress)
+json('/v1/models').then((models) => { served = models; drawQuestion('measure', find('#measure').value) }).catch(() => {})
+  .then(() => { if (location.hash.length > 1) fromAddress() })
 remember()
