@@ -56,18 +56,6 @@ def test_a_sweep_ends_with_tables_plots_and_a_report(faked, config, tmp_path, ca
     assert {path.suffix for path in (out / "figures").iterdir()} == {".svg"}
 
 
-def test_a_report_is_made_again_from_the_points(faked, undrawn, config, tmp_path, capsys):
-    out = tmp_path / "out"
-    run(capsys, "sweep", config, "--out", out)
-    kept = (out / "points.csv").read_bytes()
-    for name in ("points.csv", "summary.csv", "report.html"):
-        (out / name).unlink()
-    code, _, _ = run(capsys, "report", out)
-    assert code == 0
-    assert (out / "points.csv").read_bytes() == kept
-    assert (out / "report.html").stat().st_size > 0
-
-
 def test_a_full_disk_is_no_bad_input(monkeypatch, tmp_path, capsys):
     def full(directory):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(directory / "sweep.json"))
@@ -213,15 +201,6 @@ def test_the_schema_takes_every_config_of_a_sweep_and_no_mistake(capsys):
         {"bounds": {"worst": "no"}},
     ):
         assert not valid({"lengths": [8, 16], "variants": ["softmax"], **wrong}), wrong
-
-
-def test_a_config_with_problems_runs_nothing(tmp_path, capsys):
-    path = tmp_path / "bad.toml"
-    path.write_text(TINY.replace("width = 4", "width = 4.0").replace("seeds = 2", "seeds = 0"))
-    code, _, err = run(capsys, "sweep", path, "--out", tmp_path / "out")
-    assert code == 2
-    assert "2 errors" in err
-    assert not (tmp_path / "out").exists()
 
 
 def test_measure_agrees_with_the_library_and_is_the_sweeps_point(tmp_path, capsys):

@@ -24,13 +24,14 @@ from jaxsens.core.base.strict import parse_toml, read_toml
 from jaxsens.core.models.parts.positions import Learned
 from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
 from tests.commands import refused as refused_command
-from tests.core.sweeps.tiny import TINY
+from tests.core.sweeps.tiny import TINY, tiny_sweep
 from tests.refusals import refused
 from tests.small_models import small
 from tools.edge_fuzz import KINDS, Tally, fuzz
 
 PUBLIC: Any = jaxsens  # for arguments that are none
 MODEL = Transformer(small(dtype="float32"))
+HARD = Transformer(small(dtype="float32", weighting="leftmost-hard"))
 
 
 def total(tokens):
@@ -65,6 +66,12 @@ def pairwise(tokens):
     return jnp.sum(jnp.sin(tokens[:, None] * tokens[None, :] * 1.0), axis=1)[:1]
 
 
+TRAINING = {
+    "task": "prediction",
+    "language": {"name": "parity"},
+    "model": {"alphabet_size": 2, "width": 8, "heads": 1, "layers": 2, "feed_forward": 8},
+    "data": {"lengths": [2, 10**12]},
+}
 TOO_LARGE: dict[str, tuple[str, Callable[[], Any]]] = {
     "tokens": ("tokens", lambda: PUBLIC.flip_sensitivity(total, zeros(10**9), 2)),
     "tokens, of a transformer": ("tokens", lambda: PUBLIC.flip_sensitivity(MODEL, zeros(10**9))),
@@ -79,6 +86,20 @@ TOO_LARGE: dict[str, tuple[str, Callable[[], Any]]] = {
     "learned positions": ("positions", lambda: Transformer(TransformerConfig(2, positions=Learned(10**12)))),
     "models of a sweep": ("model.width", lambda: parse_sweep_config(TINY.replace("width = 4", "width = 1000000"))),
     "words of a sweep": ("inputs.count", lambda: parse_sweep_config(TINY + "[inputs]\ncount = 1000000000000\n")),
+    "n of explain": ("n", lambda: PUBLIC.explain(MODEL, 10**12)),
+    "n of explain, of a function": ("n", lambda: PUBLIC.explain(total, 10**12, flips=2)),
+    "n of worst_input": ("n", lambda: PUBLIC.theory.worst_input(MODEL, 10**12)),
+    "n of worst_input, of a function": ("n", lambda: PUBLIC.theory.worst_input(total, 10**12, flips=2)),
+    "n of lemma5": ("tokens", lambda: PUBLIC.theory.lemma5(MODEL, 10**12)),
+    "n of restrict": ("tokens", lambda: PUBLIC.theory.restrict(HARD, 10**12)),
+    "symbols of flips": ("flips", lambda: PUBLIC.flip_sensitivity(total, [0, 1, 1], 2**31 - 1)),
+    "lengths of a sweep": (
+        "lengths inputs.count", lambda: tiny_sweep("lengths = [4, 6]", "lengths = [4, 1000000000000]")
+    ),
+    "seeds of a sweep": ("seeds", lambda: tiny_sweep("seeds = 2", "seeds = 1000000000000000000")),
+    "lengths of a training": (
+        "data.lengths model.alphabet_size optimiser.steps", lambda: PUBLIC.training.TrainConfig.from_table(TRAINING)
+    ),
     "10^30 as batch_size": ("batch_size", lambda: PUBLIC.Placement(batch_size=10**30)),
     "10^30 as n": ("n", lambda: PUBLIC.explain(MODEL, 10**30)),
     "10^30 as sample": ("sample", lambda: PUBLIC.Substitute(sample=10**30)),
@@ -118,6 +139,9 @@ def test_sizes_of_the_command_line_are_refused_at_once(capsys):
         for name, size in (("layers", 10**9), ("alphabet_size", 10**12)):
             words = [f"{key}={value}" for key, value in {"alphabet_size": 2, name: size}.items()]
             refused_command(capsys, f"--model {name}", "measure", "--n", 8, "--model", *words)
+        for option in ("--n", "--inputs"):
+            words = {"--n": 8, option: 10**12, "--model": "alphabet_size=2"}
+            refused_command(capsys, option, "measure", *(one for pair in words.items() for one in pair))
 
 
 @pytest.mark.parametrize("name", ["function", "transformer"])

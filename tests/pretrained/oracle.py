@@ -319,10 +319,9 @@ def class_of(case: Case) -> str:
     return _prefix(case) + HEADS[case.family]
 
 
-def save(case: Case, folder: Path, head: bool = True) -> None:
+def save(case: Case, folder: Path) -> None:
     """Saves a tiny model with the library, and a tokenizer beside it. Its weights depend on their names alone."""
-    kind = class_of(case) if head else _prefix(case) + "Model"
-    getattr(transformers, kind)(config_of(case)).save_pretrained(folder)
+    getattr(transformers, class_of(case))(config_of(case)).save_pretrained(folder)
     (file,) = folder.glob("*.safetensors")
     stored = load_file(file)
     angles = {name: one for name, one in stored.items() if name.endswith("inv_freq")}  # ESM's, no weights

@@ -13,7 +13,7 @@ from jaxsens.core.base.errors import Problems
 from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Disentangled
-from tests.pretrained.oracle import CASES, LABELLED, Case, config_of, save
+from tests.pretrained.oracle import CASES, LABELLED, save
 from tools.pretrained_table import errors
 
 TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
@@ -69,13 +69,3 @@ def test_buckets_of_distances_are_those_of_deberta(sizes):
     theirs = module.make_log_bucket_position(torch.arange(-699, 700), *sizes).long().numpy()
     ours = scores.place(jnp.arange(-699, 700))
     np.testing.assert_array_equal(ours, np.clip(theirs + sizes[0], 0, 2 * sizes[0] - 1))
-
-
-@pytest.mark.parametrize("family", ["bert", "gpt2", "llama"])
-def test_a_model_that_was_saved_without_its_head(family, tmp_path):
-    from jaxsens.pretrained.load import load_pretrained
-
-    save(Case(family, "no head"), tmp_path, head=False)
-    assert (
-        load_pretrained(tmp_path).parameters["embedding"].shape[0] == config_of(Case(family, "")).vocab_size
-    )

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import jaxtyping
 import numpy as np
 import pytest
-from jax.sharding import AxisType
 
 import jaxsens
 from jaxsens.core.base.programs import MATMUL_PRECISION, numerics
@@ -71,23 +70,6 @@ def test_every_model_computes_as_ever_where_jax_forbids_to_promote_ranks_and_dty
         assert SETTINGS.jax_numpy_rank_promotion == "raise"
         assert SETTINGS.jax_numpy_dtype_promotion == "strict"
         assert SETTINGS.jax_disable_jit
-
-
-@pytest.mark.parametrize("kind", sorted(AxisType.__members__.keys() - {"Manual"}))
-def test_no_mesh_set_outside_is_computed_in_but_where_a_function_is_traced(kind):
-    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType[kind],))
-    with jax.set_mesh(mesh):
-        with numerics("float32"):
-            assert jax.sharding.get_mesh().empty
-            assert jax.sharding.get_abstract_mesh().empty
-        assert jax.sharding.get_mesh() == mesh
-
-        def traced(x):
-            with numerics("float32"):
-                assert jax.sharding.get_abstract_mesh() == mesh.abstract_mesh
-                return x + 1
-
-        assert jax.jit(traced)(1) == 2
 
 
 def test_a_function_keeps_the_64_bit_types_that_its_owner_has_set():

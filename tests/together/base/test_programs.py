@@ -96,14 +96,6 @@ def test_functions_and_their_programs_go_while_results_stay(way):
     assert len(results) == 2
 
 
-def test_a_function_that_is_kept_is_compiled_once(monkeypatch):
-    model = a_model(0)
-    first = jaxsens.flip_sensitivity(model, WORD, 3)
-    monkeypatch.setattr(jax, "jit", None)
-    again = jaxsens.flip_sensitivity(model, WORD, 3)
-    np.testing.assert_array_equal(again.norms, first.norms)
-
-
 @pytest.mark.slow
 def test_calls_with_ever_new_functions_lengths_and_models_leave_nothing_behind(monkeypatch):
     monkeypatch.setattr(programs, "LARGEST", 4)
@@ -144,20 +136,6 @@ def test_what_was_made_of_arrays_goes_with_the_first_of_them():
     gc.collect()
     assert reference() is None
     assert made(jnp.ones(2), other) is not first
-
-
-def test_an_error_is_not_kept():
-    given = []
-
-    @cached
-    def failing(number: int) -> int:
-        given.append(number)
-        raise ValueError("no")
-
-    for _ in range(2):
-        with pytest.raises(ValueError, match="no"):
-            failing(1)
-    assert given == [1, 1]
 
 
 @dataclass(frozen=True)

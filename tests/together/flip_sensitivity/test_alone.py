@@ -335,10 +335,3 @@ def test_hard_attention_that_no_flip_moves_is_no_news():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jaxsens.flip_sensitivity(Transformer(config, seed=0), [0, 1, 0, 1])
-
-
-def test_a_model_for_batches_is_told_to_take_a_batch_axis_first():
-    with pytest.raises(jaxsens.InputError) as caught:
-        jaxsens.flip_sensitivity(lambda t: jnp.asarray(TABLE)[t].mean(1), WORD, 3)
-    message = str(caught.value)
-    assert message.index("model(tokens[None])[0]") < message.index("model(tokens)[-1]")

@@ -6,19 +6,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jaxsens
 from jaxsens.core.base.errors import EngineRefusal, InputError
-from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference import folded
-from jaxsens.core.engines.difference.engine import DifferenceEngine
-from jaxsens.core.engines.engine import FlipBlock
-from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.choices import (
     ACTIVATIONS,
     LAYER_NORMS,
@@ -162,27 +157,6 @@ def test_the_difference_engine_and_the_folded_form_refuse_it_by_name(options, na
         with pytest.raises(EngineRefusal, match=f"no rule for the {named}"):
             call(model, given, engine="difference")
     assert named in str(folded.refusal(model.config))
-
-
-@pytest.mark.quick(5)
-@pytest.mark.usefixtures("_members")
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [case for case in FOREIGN if case[1].split()[0] in ("weighting", "activation", "score", "output")],
-)
-@pytest.mark.parametrize("layers", [1, 2])
-def test_the_rules_of_the_difference_engine_refuse_it_where_nobody_asked_the_engine(options, named, layers):
-    model = made(layers=layers, **options)
-    engine, flips = (
-        DifferenceEngine(L2(), None, model.config),
-        FlipBlock(jnp.array([[0], [3]]), jnp.array([[1], [1]])),
-    )
-
-    def measured(parameters, tokens):
-        return engine.changes(parameters, engine.prepare(parameters, tokens), flips)
-
-    with numerics("float64"), pytest.raises(InputError, match=f"no rule for the {named}; it knows"):
-        jax.eval_shape(measured, model.parameters, WORD)
 
 
 @pytest.mark.usefixtures("_members")

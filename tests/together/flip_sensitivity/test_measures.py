@@ -73,17 +73,6 @@ def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     assert f"{name}: mean=" in repr(result)
 
 
-@pytest.mark.quick(0, 1)
-@pytest.mark.parametrize("name", ["kl", "cosine", "decision"])
-def test_chosen_outputs_only(name):
-    built = Transformer(MODELS["two layers"], seed=1)
-    for engine in ("vmap", "difference"):
-        result = flip_sensitivity(built, WORD, measure=Measure.kinds[name](outputs=[3, 1]), engine=engine)
-        np.testing.assert_allclose(
-            result.norms, by_loops(built, WORD, result, of_name(name, [3, 1])), rtol=1e-6, atol=1e-15
-        )
-
-
 def apart(y, new):
     return jnp.sum((new - y) * jnp.arange(1, y.shape[0] + 1)) + jnp.sum(new**2) - jnp.sum(y**2)
 

@@ -17,7 +17,7 @@ from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.measures import L2, LInf
-from jaxsens.core.placement import placement, preparing, program, run
+from jaxsens.core.placement import placement, program, run
 from jaxsens.core.placement.placement import Placement
 from tests.core.flip_sensitivity.conformance import engine_of
 from tests.core.flip_sensitivity.formula import (
@@ -48,26 +48,6 @@ def test_every_flip_gets_its_own_value_on_any_mesh_in_any_batch(devices, batch_s
     norms, declined = spread(Formula(L2(), None), Placement(mesh_of(devices), batch_size))
     np.testing.assert_array_equal(norms, EXPECTED)
     assert not declined
-
-
-def test_what_is_prepared_in_float64_is_rounded_once():
-    model = jaxsens.Transformer(small(layers=1, dtype="float32"), seed=0)
-    engine, word = DifferenceEngine(L2(), None, model.config), np.append(np.arange(30) % 3, 3)
-    with numerics("float32"):
-        prepared = preparing.prepared_on(mesh_of(1), engine, model.parameters, word[None]).prepared
-        prepared = jax.tree.map(lambda leaf: leaf[0], prepared)
-    with numerics("float64"):
-        wide = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), model.parameters)
-        exact = jax.tree.map(np.asarray, jax.jit(engine.prepare)(wide, word))
-    for found, wanted in zip(jax.tree.leaves(prepared), jax.tree.leaves(exact), strict=True):
-        assert found.dtype in (np.float32, np.int32, np.bool_)
-        if wanted.dtype != np.float64:
-            np.testing.assert_array_equal(found, wanted)
-            continue
-        known = np.isfinite(wanted)
-        np.testing.assert_array_equal(np.asarray(found)[~known], wanted[~known])
-        off = np.abs(np.asarray(found, np.float64) - wanted)[known]
-        assert (off <= 0.51 * np.spacing(np.abs(wanted[known]).astype(np.float32)) + 1e-13).all()
 
 
 def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
@@ -177,6 +157,7 @@ def test_the_result_does_not_depend_on_a_mesh_set_around_the_call(size, kind):
 
     def measured() -> tuple[np.ndarray, float]:
         model = jaxsens.Transformer(small(layers=1))
+        jax.jit(model)(jnp.asarray(tokens))  # the mesh of a trace cannot be taken away
         return jaxsens.flip_sensitivity(model, tokens).norms, jaxsens.theory.worst_input(model, 3).value
 
     alone = measured()

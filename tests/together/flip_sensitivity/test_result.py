@@ -33,27 +33,6 @@ def test_the_table_has_a_row_a_flip(result):
     assert len(frame) == len(result) == 2 * 39
 
 
-@pytest.mark.long
-def test_intervals_of_samples_cover_the_truth_as_often_as_they_say():
-    w = weights(400)
-
-    def model(tokens):
-        return w @ tokens
-
-    truth = jaxsens.flip_sensitivity(model, np.zeros(400, int), 2)
-    mean_hits = quantile_hits = 0
-    for seed in range(100):
-        drawn = jaxsens.flip_sensitivity(
-            model, np.zeros(400, int), flips=jaxsens.Substitute(2, sample=60, seed=seed)
-        )
-        low, high = drawn.mean_interval(0.9)
-        mean_hits += low <= truth.mean <= high
-        low, high = drawn.quantile_interval(0.5, 0.9)
-        quantile_hits += low <= truth.quantile(0.5) <= high
-    assert mean_hits >= 90
-    assert quantile_hits >= 85
-
-
 def sample_of(values, population):
     """A result of so many flips, drawn of a population."""
     made = made_result(values)

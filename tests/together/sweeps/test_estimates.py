@@ -202,18 +202,6 @@ def test_the_extremes_of_a_sample_are_bounds(stood_in, tmp_path, flips, known, e
     assert changed.status("q0") == expected[1]
 
 
-@pytest.mark.slow
-def test_a_real_sweep_says_which_maxima_are_lower_bounds(tmp_path):
-    sweep = sweep_of(f"exact_up_to = 6\nsample_beyond = 3\n{BEYOND.format('verify = 16')}", MIXED)
-    assert not run_sweep(sweep, tmp_path, sweep.points, quiet()).failures
-    rows = csv.DictReader((tmp_path / "points.csv").read_text().splitlines())
-    found = {(row["variant"], row["n"]): (row["flips"], row["mean_is"], row["max_is"]) for row in rows}
-    assert found["softmax", "40"] == ("39", "estimated", "estimated")
-    for name in ("leftmost-hard", "sparsemax"):
-        assert found[name, "40"] == ("3", "estimated", "lower bound")
-        assert found[name, "6"] == ("5", "exact", "exact")
-
-
 def keys(sweep):
     return {(point.n, point.seed): point.key for point in sweep.points}
 
