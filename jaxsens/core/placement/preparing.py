@@ -143,18 +143,20 @@ def _prepared(engine: Engine, parameters: Any, tokens: Any, count: Any) -> tuple
         output = engine.output(parameters, prepared)
         return prepared, output, engine.sizes(prepared), engine.resolves(prepared)
 
-    return of_first(one, (tokens,), count)
+    # One after the other on a CPU: where no path leads from a flip to the output, both are then the same to the bit.
+    return of_first(one, (tokens,), count, alone=compiled_for().threads)
 
 
-def of_first(one: Callable[..., Any], words: tuple[Array, ...], count: Any) -> Any:
+def of_first(one: Callable[..., Any], words: tuple[Array, ...], count: Any, alone: bool = False) -> Any:
     """Returns the trees that a function makes of each of the first `count` words (room, n), and of what else there is
-    for each, with an axis in front. Those of other words are of no use. The room is a power of two."""
+    for each, with an axis in front. Those of other words are of no use. The room is a power of two. With `alone`, one
+    word is run after the other, as few words always are on a CPU."""
     room, n = words[0].shape
     if room == 1:
         return jax.tree.map(lambda leaf: leaf[None], one(*(array[0] for array in words)))
     symbols = _TOGETHER
     if compiled_for().threads:
-        symbols = _IN_CACHE if room >= _MANY else 1
+        symbols = 1 if alone or room < _MANY else _IN_CACHE
     together = min(room, 1 << (max(1, symbols // n).bit_length() - 1))
     if together == 1:
         some, groups = one, words
