@@ -195,7 +195,8 @@ const isEstimate = (question) => kindOf(question, 'engine', 'auto') === 'first-o
 function begin(jobsOf) {
   shown = []
   find('#title').textContent = `How much each token moves ${[...new Set(jobsOf.map((one) => one.model))].join(' and ')}`
-  find('#about').textContent = `Each token is flipped to ${plain('flips', kindOf(jobsOf[0], 'flips', ''))}. Colour and bar: ${plain('measure', kindOf(jobsOf[0], 'measure', 'l2'))}, at most of its flips.`
+  const flips = kindOf(jobsOf[0], 'flips', typeof jobsOf[0].tokens === 'string' ? 'neighbours' : 'substitute')
+  find('#about').textContent = `Each token is changed to ${plain('flips', flips)}. Colour and bar: ${plain('measure', kindOf(jobsOf[0], 'measure', 'l2'))}, the largest over its flips.`
   find('#figure').hidden = find('#values').hidden = find('#downloads').hidden = true
   find('#stats').replaceChildren()
   hideTip()
@@ -372,9 +373,11 @@ async function show(job, at, turn) {
   draw()
 }
 
-async function measure(question, at, turn) {
-  const what = isEstimate(question) ? 'Estimate' : 'Exact values'
+let opened = 0 // the turn whose answer is shown: a refused question leaves the former one
+async function measure(asks, at, turn) {
+  const question = asks[at], what = isEstimate(question) ? 'Estimate' : 'Exact values'
   const job = await post('/v1/measurements', question)
+  if (turn === asked && opened !== turn) { opened = turn; begin(asks) }
   running.push(job.id)
   const estimable = kindOf(question, 'engine', 'auto') === 'auto' && !ended.includes(job.state)
   // Random combinations of the outputs give the norm to 18 %, and cost a twentieth of all outputs.
@@ -402,10 +405,9 @@ async function ask() {
   const asks = two ? [questionOf(), questionOf(true)] : [questionOf()]
   find('#cancel').hidden = false
   find('#start').setAttribute('aria-disabled', 'true')
-  begin(asks)
   state('Asking…')
   if (innerWidth <= 880) find('#answer').scrollIntoView()
-  const jobs = await Promise.all(asks.map((question, at) => measure(question, at, turn).catch((error) => {
+  const jobs = await Promise.all(asks.map((_, at) => measure(asks, at, turn).catch((error) => {
     if (turn === asked) { find('#progress').hidden = true; state(''); wrong(error, at === 1) }
     return null
   })))
