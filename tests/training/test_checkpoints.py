@@ -241,3 +241,13 @@ def test_two_trainings_in_one_directory_at_once_are_refused(tmp_path):
     with checkpoints.lock(tmp_path), refusal("directory"):
         train(tiny(), tmp_path)
     assert train(tiny(), tmp_path).step == 12
+
+
+def test_without_any_sound_checkpoint_training_begins_anew(trained, copy):
+    for step in (OLDER, NEWEST):
+        (copy / FOLDER / step / "manifest.json").unlink()
+    heard = Heard()
+    assert train(tiny(), copy, heard).fingerprint == trained[0].fingerprint
+    assert [note.text.split(" set aside")[0][-30:] for note in heard.of(Note)] != []
+    assert len(heard.of(Note)) == 2
+    assert (copy / "metrics.csv").read_bytes() == (trained[1] / "metrics.csv").read_bytes()

@@ -286,3 +286,11 @@ def test_a_training_that_diverges_says_where_and_keeps_the_last_sound_state(tmp_
     heard = Heard()
     train(tiny(), tmp_path, heard)
     assert heard.of(Note)[0].text == "goes on from step 4"
+
+
+def test_a_finished_training_is_not_trained_again(straight, tmp_path):
+    trained, _, _ = straight
+    train(tiny(), tmp_path)
+    heard = Heard()
+    assert train(tiny(), tmp_path, heard).fingerprint == trained.fingerprint
+    assert heard == [Note("ended before, at step 12")]

@@ -13,7 +13,7 @@ import pytest
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.config_tables import build
 from jaxsens.core.models.parts.schedules import SCHEDULES
-from jaxsens.core.models.parts.weighting import Softmax
+from jaxsens.core.models.parts.weighting import WEIGHTINGS, Softmax
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.training.baselines_config import ConvolutionConfig, LSTMConfig, RNNConfig
 from jaxsens.training.sequence import (
@@ -142,3 +142,37 @@ def test_a_row_of_the_embedding_for_every_position_changes_no_bit_of_the_output(
         word, logits = jnp.asarray(TOKENS[0, :4], int), jax.jit(partial(readout_logits, config))
         usual = logits(parameters, word)
         assert np.array_equal(logits(*own_rows(config, parameters, word)), usual)
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(
+    "weighting", ["softmax", "temperature-log", "average-hard", "leftmost-hard", "sparsemax"]
+)
+@pytest.mark.parametrize("mask", ["future", "strict-future"])
+def test_the_gradient_is_that_of_the_loss_for_every_kind_of_weighting(weighting, mask):
+    """Beside central differences, in random directions; hard choices do not move in so small a step."""
+    assert weighting in WEIGHTINGS
+    config = TransformerConfig(
+        **SIZES, heads=2, feed_forward=5, mask=mask, weighting=weighting, layer_norm="pre"
+    )
+    parameters = jax.tree.map(np.asarray, initial_parameters(config, 0))
+    rng = np.random.default_rng(1)
+    targets = rng.dirichlet([1.0] * 4, size=TOKENS.shape)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss_and_gradient(tree: Any) -> Any:
+        return next_symbol_loss(config, tree, jnp.asarray(TOKENS), jnp.asarray(targets))
+
+    with numerics("float64"):
+        _, gradient = loss_and_gradient(parameters)
+        for _ in range(3):
+            direction = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape), parameters)
+            ahead, behind = (
+                float(loss_and_gradient(jax.tree.map(lambda p, d, h=h: p + h * d, parameters, direction))[0])
+                for h in (1e-6, -1e-6)
+            )
+            products = jax.tree.map(lambda g, d: np.sum(np.asarray(g) * d), gradient, direction)
+            slope = float(sum(jax.tree.leaves(products)))
+            assert slope == pytest.approx((ahead - behind) / 2e-6, rel=1e-5, abs=1e-8)
+            assert abs(slope) > 1e-3

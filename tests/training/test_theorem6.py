@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +20,15 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.status import sweep_status
-from jaxsens.core.sweeps.sweep import run_whole
+from jaxsens.core.sweeps.sweep import read_plan, read_records, run_whole
 from jaxsens.languages import Dyck, Parity
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.evaluation import accuracy, cross_entropy
 from jaxsens.training.events import TrainingInterrupted
-from jaxsens.training.theorem6.config import Theorem6, parse_theorem6_config
+from jaxsens.training.theorem6.config import Theorem6, load_theorem6_config, parse_theorem6_config
 from jaxsens.training.theorem6.run import models_folder, run_theorem6
-from tests.core.sweeps.tiny import quiet
+from tests.core.sweeps.tiny import printed, quiet
 from tests.disks import files_of_at_most
 from tests.refusals import refusal, refused
 from tests.training.tiny_training import PREDICTION, THEOREM6, trained_into, write_training
@@ -237,3 +242,42 @@ def test_a_changed_run_that_is_stopped_in_training_leaves_config_and_plan_of_one
     _, (outcome,) = run_theorem6(other, out, quiet())
     assert outcome.exit_code == 143
     assert [(out / name).read_bytes() for name in names] == written
+
+
+def test_a_damaged_evaluation_is_computed_again(experiment, out):
+    written = tables(out)
+    (damaged,) = (out / "evaluation/variant=lstm/n=4").glob("seed=0-*.json")
+    damaged.write_text(damaged.read_text().replace('"words": 4', '"words": 5'))
+    with pytest.raises(InputError, match="does not match its checksum"):
+        read_records(out, read_plan(out), "evaluation")
+    assert ended(experiment, out)[1:] == [(0, 12, 12), (1, 12, 12)]
+    assert tables(out) == written
+
+
+@pytest.mark.long
+def test_sigterm_while_training_is_saved_and_the_next_run_goes_on(tmp_path):
+    endless = PREDICTION.replace("every = 4", "every = 0").replace(
+        "steps = 4}", 'steps = 200000, schedule = "constant"}'
+    )
+    train = write_training(tmp_path, endless)
+    (tmp_path / "theorem6.toml").write_text(THEOREM6)
+    command = [sys.executable, "-m", "jaxsens.cli", "theorem6", str(tmp_path / "theorem6.toml"), "--out"]
+    found = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [*command, str(tmp_path / "out")], cwd=ROOT, env=found, stderr=subprocess.PIPE, text=True
+    )
+    checkpoints, deadline = models_folder(tmp_path / "out", "lstm") / "checkpoints", time.monotonic() + 120
+    while not [*checkpoints.glob("step-*")]:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)
+    assert "To resume: jaxsens theorem6" in process.communicate(timeout=60)[1]
+    assert process.returncode == 143
+    saved = max(checkpoints.glob("step-*"))
+    step = int(saved.name.removeprefix("step-"))
+    train.write_text(endless.replace("steps = 200000", f"steps = {step + 4}"))
+    console = quiet()
+    _, outcomes = run_theorem6(load_theorem6_config(tmp_path / "theorem6.toml"), tmp_path / "out", console)
+    assert [one.finished for one in outcomes] == [1, 12, 12]
+    assert f"lstm: goes on from step {step}" in printed(console)
