@@ -13,13 +13,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from jaxsens.core.base import inputs, stopping
-from jaxsens.core.base.errors import (
-    FLIP_BYTES,
-    TOKEN_BYTES,
-    PrecisionWarning,
-    check_fits,
-    collecting,
-)
+from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, PrecisionWarning, check_fits, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.core.base.programs import as_arrays, numerics, versions
 from jaxsens.core.base.strict import naming_arguments

@@ -445,6 +445,11 @@ def room_for(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
+def power_within(count: float) -> int:
+    """Returns the largest power of two of at most `count`, or 1."""
+    return 1 << (max(1, int(count)).bit_length() - 1)
+
+
 def _weakly(argument: Any, mortal: list[Any]) -> Hashable:
     """Returns a key that is equal for equal arguments and holds no function; adds the objects that it refers to.
 

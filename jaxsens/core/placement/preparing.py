@@ -22,6 +22,7 @@ from jaxsens.core.base.programs import (
     numerics,
     on_host,
     platform_of,
+    power_within,
     program_key,
     room_for,
 )
@@ -157,7 +158,7 @@ def of_first(one: Callable[..., Any], words: tuple[Array, ...], count: Any, alon
     symbols = _TOGETHER
     if compiled_for().threads:
         symbols = 1 if alone or room < _MANY else _IN_CACHE
-    together = min(room, 1 << (max(1, symbols // n).bit_length() - 1))
+    together = min(room, power_within(symbols / n))
     if together == 1:
         some, groups = one, words
     else:

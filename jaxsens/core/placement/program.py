@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, Written
-from jaxsens.core.base.programs import SOONER, cached, compiling_for, platform_of, room_for
+from jaxsens.core.base.programs import SOONER, cached, compiling_for, platform_of, power_within, room_for
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.placement.placement import Placement
 
@@ -148,7 +148,7 @@ class FlipRequest:
             together = 1  # a core takes one row after the other, an accelerator as many as keep it busy
             if inputs > 1 and not platform.threads:
                 fill = min(self.engine.preferred_batch(self.n, platform) // batch, rows(batch) // devices)
-                together = 1 << (max(1, fill).bit_length() - 1)
+                together = power_within(fill)
             blocks = -(-rows(batch) // (together * devices))
             how = wide, mesh, (batch, together, blocks, self.row)
             try:

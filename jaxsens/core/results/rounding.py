@@ -39,6 +39,7 @@ from jaxsens.core.base.programs import (
     compiled,
     numerics,
     on_host,
+    power_within,
     program_key,
     room_for,
 )
@@ -51,13 +52,7 @@ from jaxsens.core.models.adapters import Model, in_float64
 from jaxsens.core.models.transformer.layers import apply_operations
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.preparing import (
-    Ready,
-    computed,
-    inputs_at_once,
-    of_first,
-    prepared_on,
-)
+from jaxsens.core.placement.preparing import Ready, computed, inputs_at_once, of_first, prepared_on
 from jaxsens.core.placement.run import ErrorBounds
 
 if TYPE_CHECKING:
@@ -214,7 +209,7 @@ def rounding_of(
     nudging, affordable = replace(engine, nudges=True), CHEAP / (NUDGES * max(size.operations, 1.0))
     if len(flips) <= affordable:
         return nudging, None
-    sampled, together = replace(nudging, measure=L2()), 1 << (max(1, int(affordable)).bit_length() - 1)
+    sampled, together = replace(nudging, measure=L2()), power_within(affordable)
 
     @cache
     def largest() -> float:  # at a sample of the flips of all inputs

@@ -376,20 +376,23 @@ async function show(job, at, turn) {
 let opened = 0 // the turn whose answer is shown: a refused question leaves the former one
 async function measure(asks, at, turn) {
   const question = asks[at], what = isEstimate(question) ? 'Estimate' : 'Exact values'
-  const job = await post('/v1/measurements', question)
+  const explain = (one) => post('/v1/measurements?explain=1', one).then((about) => about.seconds + about.compiling)
+  const exact = await explain(question)
   if (turn === asked && opened !== turn) { opened = turn; begin(asks) }
-  running.push(job.id)
-  const estimable = kindOf(question, 'engine', 'auto') === 'auto' && !ended.includes(job.state)
-  // Random combinations of the outputs give the norm to 18 %, and cost a twentieth of all outputs.
-  const sketch = kindOf(question, 'measure', 'l2') === 'l2' ? { sketch: 16 } : {}
-  const rough = { ...question, engine: { kind: 'first-order', verify: 8, ...sketch } }
-  if (estimable && job.about.seconds + job.about.compiling > ESTIMATE_FROM) {
-    const about = await post('/v1/measurements?explain=1', rough).catch(() => null) // a measure may have no estimate
-    if (about && about.seconds + about.compiling < (job.about.seconds + job.about.compiling) / 2) {
-      post('/v1/measurements', rough).then((early) => { running.push(early.id); return follow(early, () => {}) })
-        .then((now) => now.state === 'finished' && turn === asked && show(now, at, turn)).catch(() => {}) // the exact values tell
+  if (kindOf(question, 'engine', 'auto') === 'auto' && exact > ESTIMATE_FROM) {
+    // Random combinations of the outputs give the norm to 18 %, and cost a twentieth of all outputs.
+    const sketch = kindOf(question, 'measure', 'l2') === 'l2' ? { sketch: 16 } : {}
+    const rough = { ...question, engine: { kind: 'first-order', verify: 8, ...sketch } }
+    if (await explain(rough).catch(() => Infinity) < exact / 2) { // a measure may have no estimate
+      const early = await post('/v1/measurements', rough).catch(() => null) // before the exact values: first in, first out
+      if (early) {
+        running.push(early.id)
+        follow(early, () => {}).then((now) => now.state === 'finished' && turn === asked && show(now, at, turn)).catch(() => {}) // the exact values tell
+      }
     }
   }
+  const job = await post('/v1/measurements', question)
+  running.push(job.id)
   const now = await follow(job, (one) => turn === asked && tell(one, what))
   if (turn === asked && now.state === 'finished') await show(now, at, turn)
   return now
