@@ -24,7 +24,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.engines.request import Request
 from jaxsens.core.explain import planned_run
-from jaxsens.core.sweeps.planning.devices import Target, target_called
+from jaxsens.core.sweeps.planning.plan import Target, target_called
 
 
 def flips_of(edit: str, n: int, published: bool) -> Any:

@@ -17,8 +17,7 @@ from jaxsens.core.base.programs import PLATFORMS, SOONER, compiling_for, host_me
 from jaxsens.core.choose import PlannedRun
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.preparing import preparation_of
-from jaxsens.core.placement.program import FlipRequest, Quantity, bytes_of, placed, spec_on
+from jaxsens.core.placement.program import FlipRequest, Quantity, bytes_of, placed, preparation_of, spec_on
 
 
 class Program(NamedTuple):

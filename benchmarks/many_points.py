@@ -26,8 +26,7 @@ from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.files import write_text
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.results.measured import Provenance
-from jaxsens.core.results.request import RequestRecord
+from jaxsens.core.results.measured import Provenance, RequestRecord
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import load_sweep_config

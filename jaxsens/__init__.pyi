@@ -58,7 +58,7 @@ from .first_order.first_order import FirstOrder as FirstOrder
 from .formal.constructions.catalogue import construction as construction
 from .formal.constructions.compiler import compile_formula as compile_formula
 from .formal.languages.named import language as language
-from .pretrained.corpus_table import corpus_table as corpus_table
+from .pretrained.corpus import corpus_table as corpus_table
 from .pretrained.described import from_weights as from_weights
 from .pretrained.load import load_pretrained as load_pretrained
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from jaxsens.training.baselines_config import ConvolutionConfig, LSTMConfig
+from jaxsens.training.baselines import ConvolutionConfig, LSTMConfig
 
 
 def logistic(x: np.ndarray) -> np.ndarray:

@@ -69,7 +69,7 @@ CHECKED = (
         f"jaxsens.theory.certified.{name}"
         for name in ("averages", "first_layer", "intervals", "layerwise", "setting", "two_layers")
     ),
-    *(f"jaxsens.training.{name}" for name in ("data", "sequence")),
+    "jaxsens.training.steps",
 )
 # Classes of which JAX makes objects of whatever leaves: stacked arrays, shapes, axes.
 TREES = ("LayerTrace",)

@@ -325,14 +325,14 @@ def tables() -> dict[str, frozenset[str]]:
     """The keys of the tables of configs, by the table's name."""
     from jaxsens.analysis.tables.sweep import AttentionTable
     from jaxsens.core.base.strict import field_names
-    from jaxsens.core.models.config_tables import kinds as network_kinds
-    from jaxsens.core.models.config_tables import network
+    from jaxsens.core.models.transformer.module import kinds as network_kinds
+    from jaxsens.core.models.transformer.module import network
     from jaxsens.core.sweeps.config import Variant
     from jaxsens.core.sweeps.inputs import AllWords, RandomWords, TextFile, WordFile
     from jaxsens.core.sweeps.placement_table import PlacementTable
     from jaxsens.core.sweeps.points import Measurement
     from jaxsens.core.sweeps.sources import naming
-    from jaxsens.formal.constructions.sources import COMMON
+    from jaxsens.formal.constructions.catalogue import COMMON
     from jaxsens.pretrained.source import PublishedTable
     from jaxsens.theory.tables.sweep import Bounds
 
@@ -366,7 +366,7 @@ def of_toml(text: str, folder: Path) -> list[str]:
 
 def _read_toml(text: str, raw: dict[str, Any], folder: Path) -> None:
     from jaxsens.core.sweeps.config import parse_sweep_config
-    from jaxsens.core.sweeps.planning.devices import target_called
+    from jaxsens.core.sweeps.planning.plan import target_called
     from jaxsens.core.sweeps.sources import naming
     from jaxsens.training.config import TrainConfig
 

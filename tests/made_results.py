@@ -12,8 +12,7 @@ from jaxsens.core.engines.options import Auto
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
-from jaxsens.core.results.measured import Provenance
-from jaxsens.core.results.request import RequestRecord
+from jaxsens.core.results.measured import Provenance, RequestRecord
 from jaxsens.core.results.result import FlipSensitivity
 
 

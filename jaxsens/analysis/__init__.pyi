@@ -1,7 +1,5 @@
 """The public names of `jaxsens.analysis`, each with the module that defines it."""
 
-from .gaps import critical_inverse_temperature as critical_inverse_temperature
-from .gaps import gap_counts as gap_counts
 from .phase import PhaseDiagram as PhaseDiagram
 from .phase import phase_diagram as phase_diagram
 from .row_changes import RowChanges as RowChanges
@@ -10,4 +8,6 @@ from .row_changes import layer_changes as layer_changes
 from .statistics import AttentionStatistics as AttentionStatistics
 from .statistics import attention_statistics as attention_statistics
 from .temperatures import CriticalTemperatures as CriticalTemperatures
+from .temperatures import critical_inverse_temperature as critical_inverse_temperature
 from .temperatures import critical_temperatures as critical_temperatures
+from .temperatures import gap_counts as gap_counts

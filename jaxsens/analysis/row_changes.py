@@ -36,16 +36,15 @@ from jaxsens.core.flips.flips import Flips, read_substitution
 from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.measures import Measure, Norm, read_norm
 from jaxsens.core.measures.formulas import difference
-from jaxsens.core.models.adapters import Model, as_inputs, as_model
+from jaxsens.core.models.adapters import Model, as_inputs, as_model, encoded
 from jaxsens.core.models.parts.masks import Span, mask_of
-from jaxsens.core.models.texts import encoded
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Layered, rows_of
 from jaxsens.core.models.transformer.module import Transformer, instead_of
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.run import Measuring
-from jaxsens.core.results.request import fingerprint
+from jaxsens.core.results.measured import fingerprint
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -50,7 +50,7 @@ def constructions(
         cap: The longest words on which to test exactness; time grows quadratically.
         quiet: Do not print progress.
     """
-    from jaxsens.formal.tables.report import details, markdown, overview
+    from jaxsens.formal.tables.constructions_table import details, markdown, overview
 
     if not measure:
         if out is not None or cap is not None or compilation_cache is not None or quiet:

@@ -11,8 +11,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions
-from jaxsens.cli.models import PublishedOptions
+from jaxsens.cli.measure import MEASURED_BY, MeasuringOptions, PublishedOptions
 from jaxsens.cli.shared import (
     File,
     Flag,
@@ -129,9 +128,7 @@ def _write(options: CorpusOptions, results: Any, tables: Any, title: str) -> int
     from rich.console import Console
 
     from jaxsens.core.results.pictures.picture import page
-    from jaxsens.pretrained.corpus import LEAST, printed, view_of, write_table
-    from jaxsens.pretrained.corpus_picture import corpus_picture
-    from jaxsens.pretrained.corpus_table import common
+    from jaxsens.pretrained.corpus import LEAST, common, corpus_picture, printed, view_of, write_table
 
     code, often = 0, [common(table, LEAST) if table[0].by == "token" else table for table in tables]
     measure = results[0].measure

@@ -1,21 +1,342 @@
-"""`jaxsens measure`: one model on one input."""
+"""`jaxsens measure`: one model on one input. The options that say the model and its input, and those that hold for
+every model: how it is measured, and where the result goes.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxsens.cli.measuring import MEASURED_BY, MeasuringOptions, OutputOptions
-from jaxsens.cli.models import InputOptions, TextOptions
-from jaxsens.cli.shared import flags_named, programs_kept
-from jaxsens.core.base.errors import InputError, collecting
+from jaxsens.cli.shared import (
+    CacheFolder,
+    Count,
+    File,
+    Flag,
+    Names,
+    Number,
+    OptionGroup,
+    Text,
+    check_output,
+    check_there,
+    command_line,
+    default,
+    flag,
+    flags_named,
+    one_of,
+    programs_kept,
+    write_output,
+)
+from jaxsens.core.base import inputs
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.files import METHODS, check_ending, read_within
+from jaxsens.core.base.registry import fields_of, of_words
+from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.measures import Measure
+from jaxsens.core.sweeps.placement_table import PlacementTable
+from jaxsens.pretrained.folder import existing_folder
 
 if TYPE_CHECKING:
+    from jaxsens.core.results.result import FlipSensitivity
     from jaxsens.core.sweeps.single import Summary
     from jaxsens.core.sweeps.sources import ModelSource
+
+
+_OUTPUTS = ("hidden", "logits", "labels")
+DTYPES = ("float32", "float64", "bfloat16")
+
+_MOST_BYTES = 2**24
+"""The bytes of the longest text that is read; models read some thousand symbols."""
+
+
+@dataclass(frozen=True)
+class InputOptions(OptionGroup):
+    """The model and its input, and where programs are kept.
+
+    Attributes:
+        checkpoint: The directory of a trained model: the --out of `jaxsens train`.
+        model: Keys of the model, as in the [model] table of a config: alphabet_size=2 layers=3 weighting=leftmost-hard,
+            construction=parity condition=unbounded, or formula="odd(#L[Q_1])" alphabet=01. They override --config.
+            `jaxsens schema` lists them.
+        tokens: The input word: single characters ("0110"), or symbols separated by spaces. Give this or --n.
+        n: The length of a random input, including the end-of-sequence symbol.
+        inputs: The number of random inputs.
+        config: A TOML file with a [model] table, such as a sweep config.
+        variant: A variant of the model: a built-in one, such as leftmost-hard, or one from the config.
+    """
+
+    checkpoint: tyro.conf.Positional[Annotated[File, default("", "[CHECKPOINT]")]] = None
+    model: Annotated[Names, default("as in --config", "KEY=VALUE ...")] = None
+    tokens: Annotated[Text, default("a random word of --n symbols", "WORD")] = None
+    n: Annotated[Count, default("that of --tokens")] = None
+    inputs: Number = 1
+    config: Annotated[File, default("")] = None
+    variant: Annotated[Text, default("")] = None
+    compilation_cache: CacheFolder = None
+
+    def table(self, problems: Problems) -> dict[str, Any] | None:
+        """Returns what the options say as a `[model]` table, or None after adding errors."""
+        table = fields_of(self.model or (), problems, "--model", ("alphabet",))
+        if table is not None and self.checkpoint is not None:
+            table["checkpoint"] = str(self.checkpoint)
+        return table
+
+    def check(self, problems: Problems) -> None:
+        """Adds the errors that do not depend on the model."""
+        if (self.tokens is None) == (self.n is None):
+            advice = "give either --tokens (a word) or --n (the length of a random input)"
+            problems.add("--tokens", self.tokens, advice)
+        if self.n is not None and self.n < 2:
+            problems.add("--n", self.n, "at least 2: the readout position is not flipped")
+        if self.inputs < 1:
+            problems.add("--inputs", self.inputs, "at least 1")
+        if self.tokens is not None and self.inputs != 1:
+            problems.add("--inputs", self.inputs, "1 with --tokens, which gives one input")
+        check_there("CHECKPOINT", self.checkpoint, problems)
+        check_there("--config", self.config, problems)
+
+
+@dataclass(frozen=True)
+class PublishedOptions(OptionGroup):
+    """A published model, what is read of it, and what it is computed in.
+
+    Attributes:
+        pretrained: The folder of a published model: config.json, *.safetensors, tokenizer.json.
+        readout: Where the output is read: cls (the first position), last, mean, or a 0-based position.
+        output: What is read there: the hidden row, the logits of the language-model head, or the scores of a
+            classifier's labels.
+        dtype: What a published model is computed in.
+    """
+
+    pretrained: Annotated[File, default("", "DIR")] = None
+    readout: Annotated[Text, default("that of the folder", "cls|last|mean|N")] = None
+    output: Annotated[Text, default("hidden; logits with --measure log-probability", one_of(_OUTPUTS))] = None
+    dtype: Annotated[Text, default("float32", one_of(DTYPES))] = None
+
+    def check_model(self, measuring: MeasuringOptions, problems: Problems) -> None:
+        """Adds the errors that can be found without loading the model."""
+        for option, value, names in (("--output", self.output, _OUTPUTS), ("--dtype", self.dtype, DTYPES)):
+            if value is not None:
+                inputs.choice(option, value, names, problems)
+        try:
+            existing_folder(self.pretrained)
+        except InputError as error:
+            problems.include(one.renamed({"folder": "--pretrained"}) for one in error.problems)
+        place = self.readout
+        number = place is not None and place.isascii() and place.isdigit() and len(place) < 10
+        if not number and place not in (None, "cls", "last", "mean"):
+            problems.add("--readout", place, "cls, last, mean, or a 0-based position")
+        measure = measuring.objects(Problems("measure")).get("measure")
+        if measure is not None and measure.of_scores and self.output_read(measure) == "hidden":
+            problems.add(
+                "--measure", measure.kind, "give --output logits or labels: a hidden row is no distribution"
+            )
+
+    def output_read(self, measure: Measure | None) -> Any:
+        """Returns what is read of the model: --output, or what the measure is of by default."""
+        return self.output or (measure or Measure).published_output
+
+    def place(self) -> dict[str, int | str]:
+        """Returns the readout that is asked for, as an argument of `flip_sensitivity`; nothing for the model's own."""
+        value = self.readout
+        if value is None:
+            return {}
+        return {"readout": 0 if value == "cls" else value if value in ("last", "mean") else int(value)}
+
+
+@dataclass(frozen=True)
+class TextOptions(PublishedOptions):
+    """A published model on a text: --pretrained, and --text or --text-file.
+
+    Attributes:
+        text: The text itself.
+        text_file: A file that holds the text, UTF-8; - for standard input. A line break at its end is left out.
+    """
+
+    text: Annotated[Text, default("", "TEXT")] = None
+    text_file: Annotated[File, default("", "FILE|-")] = None
+
+    def check(self, measuring: MeasuringOptions, others: dict[str, Any], problems: Problems) -> None:
+        """Adds the errors, with --pretrained, that can be found without loading the model.
+
+        Args:
+            measuring: how flips are measured.
+            others: the options given for other models.
+            problems: collects the errors.
+        """
+        for option, value in others.items():
+            problems.add(option, value, "leave it out; with --pretrained the folder and the text say it")
+        self.check_model(measuring, problems)
+        if self.text is not None and self.text_file is not None:
+            problems.add("--text-file", str(self.text_file), "give it or --text, not both")
+        elif self.text_file is None and not self.text:
+            problems.add("--text", self.text, "give the text, or --text-file, a file that holds it")
+        elif str(self.text_file) != "-":
+            check_there("--text-file", self.text_file, problems)
+
+    def read(self) -> str:
+        """Returns the text: that of --text-file without a line break at its end.
+
+        Raises:
+            InputError: if the file is not UTF-8, empty, or too long to be a text for a model.
+        """
+        if self.text_file is None:
+            return self.text or ""
+        path = self.text_file
+        with collecting("measure") as problems:
+            text = ""
+            try:
+                stdin, most = str(path) == "-", _MOST_BYTES
+                raw = read_within(sys.stdin.buffer if stdin else path, most)
+                text = raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
+            except UnicodeDecodeError as error:
+                problems.add(
+                    "--text-file", str(path), f"UTF-8, which it is not ({error.reason} at byte {error.start})"
+                )
+            except ValueError as error:
+                problems.add("--text-file", str(path), f"a shorter text; {error}")
+            if not text and not problems:
+                problems.add("--text-file", str(path), "a text; it is empty")
+        return text
+
+
+MEASURED_BY = {
+    **{key: flag(key) for key in ("flips", "measure", "engine", "placement")},
+    **dict.fromkeys(("remaining", "joined"), "--save"),
+    **{key: ("--placement", key) for key in ("batch_size", "memory_budget")},
+}
+"""The arguments of `flip_sensitivity`, and the fields, whose errors name the option instead."""
+
+_WRITTEN_BY = {method: flag(method.removeprefix("to_")) for method in METHODS.values()}
+"""The option for each method of a result that writes a file."""
+
+
+# No command line holds a function.
+_MEASURES = [name for name, kind in Measure.kinds.items() if kind.portable]
+
+
+_FIELDS = " [FIELD=VALUE ...]"
+_FLIPS = "the model's symbols; neighbours with --pretrained"
+
+
+@dataclass(frozen=True)
+class MeasuringOptions:
+    """What is flipped, what is measured, and how. Each option takes a kind and its fields: --flips neighbours k=8
+    sample=1000, --measure decision threshold=0.5. Lists are joined by commas: positions=0,5.
+
+    Attributes:
+        seed: The seed for the weights and the random inputs; also for samples and estimates whose own is not given.
+        flips: What is flipped, and by what. A number or ids stand for substitute.
+        measure: What is measured of the change in the output.
+        engine: The engine to measure with; auto chooses an exact one, and first-order estimates.
+        placement: In which batches and within which memory: batch_size and memory_budget, in bytes.
+    """
+
+    seed: Number = 0
+    flips: Annotated[Names, default(_FLIPS, one_of(Flips.kinds, _FIELDS))] = None
+    measure: Annotated[Names, default("l2", one_of(_MEASURES, _FIELDS))] = None
+    engine: Annotated[Names, default("auto", one_of(AskedEngine.kinds, _FIELDS))] = None
+    placement: Annotated[
+        Names, default("the model and 2 GiB on CPUs, 8 GiB on GPUs, 12 GiB on TPUs", "FIELD=VALUE ...")
+    ] = None
+
+    def objects(self, problems: Problems) -> dict[str, Any]:
+        """Returns the objects that the options describe, by argument; those that are given. Adds the errors."""
+        objects: dict[str, Any] = {}
+        for base in (Flips, Measure, AskedEngine):
+            values = getattr(self, base.argument)
+            if values is not None:
+                one = of_words(base, values, problems, flag(base.argument))
+                if one is not None and self.seed > 0 and not any(word.startswith("seed=") for word in values):
+                    one = one.seeded(self.seed)
+                objects[base.argument] = one
+        if self.placement is not None:
+            objects["placement"] = of_words(PlacementTable, self.placement, problems, "--placement")
+        return objects
+
+    def arguments(self, quiet: bool) -> dict[str, Any]:
+        """Returns the arguments of `flip_sensitivity` that these options give."""
+        with collecting("measure") as problems:
+            objects = self.objects(problems)
+        if "placement" in objects:
+            objects["placement"] = objects["placement"].placement()
+        return {**objects, "progress": False if quiet else None}
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """What is printed and written.
+
+    Attributes:
+        top: The number of largest flips to print.
+        json_output: Print JSON instead of a table.
+        save: Write every flip to this file, NAME.parquet; read it with `jaxsens.load_result`. A command that is
+            stopped writes the flips measured so far, and the same command goes on from them; remove the file to
+            begin anew.
+        html: Write a page with the input, its symbols coloured by sensitivity.
+        png: Write the coloured input as a picture.
+        svg: Write the same as SVG.
+        quiet: Print only errors and warnings; requires a file to write.
+    """
+
+    top: Number = 5
+    json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False
+    save: Annotated[File, default("not written")] = None
+    html: Annotated[File, default("not written")] = None
+    png: Annotated[File, default("not written")] = None
+    svg: Annotated[File, default("not written")] = None
+    quiet: Flag = False
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """The files to write, by the method of a result that writes them."""
+        paths = {method: getattr(self, method.removeprefix("to_")) for method in _WRITTEN_BY}
+        return {method: path for method, path in paths.items() if path is not None}
+
+    def check(self, problems: Problems) -> None:
+        """Adds the errors in files that do not depend on the model."""
+        for method, path in self.files.items():
+            check_ending(method, path, problems, _WRITTEN_BY[method], _WRITTEN_BY)
+            check_output(_WRITTEN_BY[method], path, problems)
+        if self.quiet and not self.files:
+            problems.add("--quiet", True, "give --save or --html too; otherwise the result is lost")
+
+    def partial(self) -> FlipSensitivity | None:
+        """Returns the flips that this command measured before it was stopped, which --save has; None without any."""
+        from jaxsens.core.results.result import load_result
+
+        if self.save is not None and self.save.is_file():
+            with suppress(InputError):  # What else is there is replaced, as the user asks.
+                result = load_result(self.save)
+                return None if result.complete else result
+        return None
+
+    def keep(self, partial: FlipSensitivity) -> None:
+        """Writes the flips of a measurement that was stopped, and prints how to go on from them."""
+        path, why = self.save, "--save FILE keeps them" if len(partial) else "run the same command again"
+        told = f"; nothing was written: {why}"
+        if path is not None and len(partial):
+            if write_output("--save", path, lambda: partial.save(path)):
+                return
+            told = f", and are kept in {path}. To go on: {command_line()}"
+        message = f"jaxsens: stopped; {len(partial)} of {partial.requested} flips were measured{told}"
+        print(message, file=sys.stderr, flush=True)
+
+    def write(self, result: FlipSensitivity, title: str) -> int:
+        """Writes the files asked for. Returns the exit code."""
+        code = 0
+        for method, path in self.files.items():
+            named = {} if method == "save" else {"title": title}
+            write = partial(getattr(result, method), path, **named)
+            code = write_output(_WRITTEN_BY[method], path, write) or code
+        return code
 
 
 def measure(

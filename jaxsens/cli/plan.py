@@ -60,9 +60,15 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
         options: What is planned.
     """
     from jaxsens.core.sweeps.config import load_sweep_config
-    from jaxsens.core.sweeps.planning.devices import known_devices, target_called
-    from jaxsens.core.sweeps.planning.job_files import TEMPLATES, job_file
-    from jaxsens.core.sweeps.planning.plan import Plan, PlannedPoints, planned
+    from jaxsens.core.sweeps.planning.plan import (
+        TEMPLATES,
+        Plan,
+        PlannedPoints,
+        job_file,
+        known_devices,
+        planned,
+        target_called,
+    )
     from jaxsens.core.sweeps.points import select
 
     path = options.write

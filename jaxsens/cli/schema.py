@@ -26,8 +26,8 @@ def schema() -> int:
 def config_schema() -> dict[str, Any]:
     """Returns the JSON schema of a sweep's config, with the tables that installed packages bring."""
     from jaxsens.core.base.registry import entries, load
-    from jaxsens.core.models.config_tables import kinds
     from jaxsens.core.models.transformer.config import TransformerConfig
+    from jaxsens.core.models.transformer.module import kinds
     from jaxsens.core.sweeps.config import BUILT_IN, SweepTables
     from jaxsens.core.sweeps.sources import naming
 

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import tyro
 
-from jaxsens.cli.models import DTYPES
+from jaxsens.cli.measure import DTYPES
 from jaxsens.cli.shared import (
     CacheFolder,
     Count,
@@ -121,7 +121,7 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
     with collecting("serve") as problems:
         asked.check(problems)
         if not problems:
-            from jaxsens.service.worker.models import check_given
+            from jaxsens.service.worker.process import check_given
 
             check_given(asked.models(), problems)
     with flags_named({"--out": "--store"}):

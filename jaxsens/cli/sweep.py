@@ -290,8 +290,7 @@ def report(
 def _list(sweep: Sweep, chosen: Sequence[Point], out: Path) -> int:
     """Prints a summary of the chosen points and records, their states, and how long the missing points take."""
     from jaxsens.core.base.text import duration
-    from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
-    from jaxsens.core.sweeps.status import counts_text
+    from jaxsens.core.sweeps.status import ExpectedPoints, counts_text, expected_points, expected_seconds
     from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
     jobs: dict[str, tuple[Job[Any, Any], Sequence[Any]]] = {"points": (PointsJob(sweep, out), chosen)}

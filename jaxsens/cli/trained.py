@@ -99,8 +99,7 @@ def theorem6(options: Annotated[MeasuredOptions, tyro.conf.arg(name="")]) -> int
     """
     config, out = options.places
     check_folder("theorem6", out)
-    from jaxsens.training.theorem6.config import load_theorem6_config
-    from jaxsens.training.theorem6.run import run_theorem6
+    from jaxsens.training.theorem6.run import load_theorem6_config, run_theorem6
 
     experiment, console = load_theorem6_config(config), Console(stderr=True, quiet=options.quiet)
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache):

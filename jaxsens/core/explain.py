@@ -29,8 +29,7 @@ from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import Measure
-from jaxsens.core.models.adapters import Model, as_inputs, as_model
-from jaxsens.core.models.texts import encoded
+from jaxsens.core.models.adapters import Model, as_inputs, as_model, encoded
 
 _SHORTER = "give a shorter input; samples of its flips take less"
 

@@ -17,7 +17,7 @@ from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, PrecisionWarning, 
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.core.base.programs import as_arrays, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.checks import check, functions, indices
+from jaxsens.core.checks import check, indices
 from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
 from jaxsens.core.engines.request import Request, Valid
@@ -26,16 +26,13 @@ from jaxsens.core.explain import warn_if_long
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
-from jaxsens.core.models.adapters import as_inputs, as_model
-from jaxsens.core.models.texts import encoded, pieces_of
+from jaxsens.core.models.adapters import as_inputs, as_model, encoded, pieces_of
 from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.placement.progress import PROGRESS, progress_of
-from jaxsens.core.placement.run import Finished, Measuring, Progress
+from jaxsens.core.placement.run import PROGRESS, Finished, Measuring, Progress, progress_of
 from jaxsens.core.results import rounding
 from jaxsens.core.results.interrupted import MeasurementInterrupted, check_texts, each_text
-from jaxsens.core.results.measured import MeasuredFlips, Provenance
-from jaxsens.core.results.request import RequestRecord, name_of, requested
+from jaxsens.core.results.measured import MeasuredFlips, Provenance, RequestRecord, name_of, requested
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.results.resuming import Remaining
 
@@ -188,7 +185,7 @@ class _Call:
         """The result without values."""
         nothing, measure, scale = np.full(len(self.flips), np.nan), self.run.engine.measure, None
         if self.unflipped is not None and measure.unflipped is not None:
-            scale = functions.unflipped_value(measure, self.unflipped)
+            scale = check.unflipped_value(measure, self.unflipped)
         origin = Provenance(self.output[1], versions(), self.name, scale)
         measured = nothing, nothing, self.flips, self.tokens, self.request, self.run.choice, origin
         names = self.run.model.names_of(self.tokens, self.flips.symbols)
@@ -232,7 +229,7 @@ def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, war
     check.check_calls(model, tokens, shape, kind.longer)
     call = _Call(run, engine, (shape, dtype), tokens, selection.flips(), *about)
     if measure.function is not None:
-        functions.checked_function(measure, *call.output)
+        check.checked_function(measure, *call.output)
     if placement.group is not None:
         placement.agree((tokens.shape, tokens.tobytes(), call.request, partial is None))
     try:
@@ -272,7 +269,7 @@ def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
     indices.check_flips(model, tokens, flips, run.kind.longer)
     call.unflipped = passed.output if engine.outputs is None else passed.output[list(engine.outputs)]
     if engine.measure.function is not None:
-        functions.unflipped_value(engine.measure, call.unflipped)
+        check.unflipped_value(engine.measure, call.unflipped)
     if estimate is not None:
         return estimate.result(call.empty, placement, report, passed.first)
     work = engine, parameters, tokens, some.inputs, some.positions, some.symbols

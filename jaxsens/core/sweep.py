@@ -27,8 +27,8 @@ from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.sweeps.beyond import check_estimates
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Settings, check_points, check_variant, inputs_of
 from jaxsens.core.sweeps.inputs import RandomWords
-from jaxsens.core.sweeps.own import own_source, own_words
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, Measurement, select
+from jaxsens.core.sweeps.sources import own_source, own_words
 from jaxsens.core.sweeps.sweep import (
     Sweep,
     SweepVariant,

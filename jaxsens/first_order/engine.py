@@ -20,9 +20,8 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.programs import Platform
 from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock
-from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows, passed_on
-from jaxsens.core.engines.one_key.run import LayerRun, Run, run, weighting_refusal
+from jaxsens.core.engines.one_key.run import LayerRun, Run, costs_of_layers, run, weighting_refusal
 from jaxsens.core.measures.formulas import as_vector, change_of
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import (

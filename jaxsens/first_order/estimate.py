@@ -1,4 +1,6 @@
-"""First-order estimates: which models they serve, which combinations of the outputs are estimated, at what cost."""
+"""First-order estimates: which models they serve, which combinations of the outputs are estimated, at what cost.
+They are computed in float32 at least, and verified in float64.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,41 @@ from jaxtyping import Float
 
 from jaxsens.core.base.errors import EngineRefusal, InputError
 from jaxsens.core.base.programs import cached, numerics
+from jaxsens.core.checks.check import traced_model
 from jaxsens.core.choose import PlannedRun, here
 from jaxsens.core.engines.engine import Cost, EngineChoice
-from jaxsens.core.engines.one_key.layer_costs import costs_of_layers
+from jaxsens.core.engines.one_key.run import costs_of_layers
 from jaxsens.core.measures import Measure
-from jaxsens.core.models.adapters import Model
+from jaxsens.core.models.adapters import Model, TransformerApply
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
 from jaxsens.first_order.options import NAME, EstimateOptions
+
+
+def with_parameters_in(model: Model, n: int, dtype: Any) -> Model:
+    """Returns the model with floating-point parameters narrower than `dtype`, float32 or float64, in it; or unchanged
+    if it has none, or does not run on them."""
+    dtype = np.dtype(dtype)
+
+    def narrow(leaf: Any) -> bool:
+        return jnp.issubdtype(leaf.dtype, jnp.floating) and jnp.finfo(leaf.dtype).bits < 8 * dtype.itemsize
+
+    if not any(map(narrow, jax.tree.leaves(model.parameters))):
+        return model
+    parameters = jax.tree.map(
+        lambda leaf: np.asarray(leaf).astype(dtype) if narrow(leaf) else leaf, model.parameters
+    )
+    if model.config is not None:
+        config = model.config.replace(dtype=dtype.name)
+        return replace(model, config=config, parameters=parameters, apply=TransformerApply(config))
+    wide = replace(model, parameters=parameters)
+    try:
+        with numerics(wide.dtype):
+            traced_model(wide, n)
+    except Exception:  # noqa: BLE001 - the model is the user's: whatever it raises, it runs as it is
+        return model
+    return wide
+
 
 LARGEST_BLOCK = 64
 """Combinations of outputs estimated at once: more hardly share more work."""

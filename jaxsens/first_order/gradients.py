@@ -22,8 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.programs import compiled_for
-from jaxsens.core.engines.one_key.blocks import summed_over_blocks
-from jaxsens.core.engines.one_key.run import ONE_MOVED_KEY, LayerRun, Run
+from jaxsens.core.engines.one_key.run import ONE_MOVED_KEY, LayerRun, Run, summed_over_blocks
 from jaxsens.core.models.parts.weighting import Sigmoid, Tempered, Weighting
 from jaxsens.core.models.transformer.layered import (
     EqualLayers,

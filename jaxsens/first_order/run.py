@@ -24,7 +24,7 @@ from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.models.adapters import Model
 from jaxsens.core.placement import placement
-from jaxsens.core.placement.preparing import Ready
+from jaxsens.core.placement.program import Ready
 from jaxsens.core.placement.run import Measuring, Progress
 from jaxsens.core.results.interrupted import MeasurementInterrupted
 from jaxsens.core.results.result import FlipSensitivity
@@ -38,9 +38,9 @@ from jaxsens.first_order.estimate import (
     output_size,
     sketch_of,
     table_bytes,
+    with_parameters_in,
 )
 from jaxsens.first_order.options import NAME, EstimateOptions
-from jaxsens.first_order.widening import with_parameters_in
 
 REMEDY = "measure a function of the output, or fewer flips"
 

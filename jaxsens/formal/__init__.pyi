@@ -2,5 +2,5 @@
 
 from . import languages as languages
 from . import logic as logic
-from .constructions.compiled import CompiledTransformer as CompiledTransformer
+from .constructions.compiler import CompiledTransformer as CompiledTransformer
 from .constructions.soften import soften as soften

@@ -17,9 +17,9 @@ from pydantic import ConfigDict
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.strict import STRICT, OptionalPositive, field_names, read_fields
 from jaxsens.core.flips.flips import Neighbours
-from jaxsens.core.models.config_tables import plain
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import read_weighting
+from jaxsens.core.models.transformer.module import plain
 from jaxsens.core.sweeps.inputs import GivenWords, Symbols, TextFile
 from jaxsens.core.sweeps.sources import ModelSource, SourceKind
 from jaxsens.pretrained.changes import ModelChanges

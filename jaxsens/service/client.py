@@ -22,7 +22,7 @@ from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.progress import PROGRESS, progress_of
+from jaxsens.core.placement.run import PROGRESS, progress_of
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.service.worker.question import Question

@@ -1,42 +1,164 @@
-"""The routes of the service."""
+"""The routes of the service, their description, made of them and of the dataclasses that read configs and command
+lines, and what is drawn and said of a stored result.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from functools import cache
 from importlib.metadata import version
+from inspect import getdoc
 from pathlib import Path
 from typing import Any
 
 import jinja2
+import numpy as np
+import pydantic
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import Mount, Route
+from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
+from jaxsens.core.results.pictures.picture import page
+from jaxsens.core.results.pictures.text_picture import picture_bytes
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.service import shown
+from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.service.guard import refusal
 from jaxsens.service.jobs import Jobs
-from jaxsens.service.openapi import kinds, openapi
 from jaxsens.service.store import ENDED, StoredJob
-from jaxsens.service.worker.question import read_json, read_question
+from jaxsens.service.worker.question import OUTPUTS, read_json, read_question
+
+_TITLE = "Sensitivity by token"
+
+
+def as_svg(result: FlipSensitivity) -> bytes:
+    """Returns the text with its tokens coloured by sensitivity."""
+    return picture_bytes(result.view(), None, _TITLE, "svg")
+
+
+def as_page(result: FlipSensitivity) -> bytes:
+    """Returns the page that `FlipSensitivity.to_html` writes."""
+    return page(result.view(), title=_TITLE).encode()
+
+
+def as_fragment(result: FlipSensitivity) -> bytes:
+    """Returns the same as a part of a page."""
+    return page(result.view()).encode()
+
+
+def as_json(result: FlipSensitivity) -> bytes:
+    """Returns the columns of a result: what is not finite is null."""
+    table = result.to_pandas()
+    columns = {name: _plain(table[name].to_numpy()) for name in table.columns}
+    told = {
+        "tokens": result.tokens.tolist(),
+        "pieces": result.pieces,
+        "readout": result.readout,
+        "dtype": result.dtype,
+        "flips": columns,
+    }
+    return json.dumps(told, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _plain(column: np.ndarray) -> list[Any]:
+    if np.issubdtype(column.dtype, np.floating):
+        return [float(one) if np.isfinite(one) else None for one in column]
+    return column.tolist()
+
+
+_BODY = {
+    "required": True,
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Measurement"}}},
+}
+_ANSWERS = {
+    "2XX": {"description": "what the summary says; a job as the schema Job"},
+    "default": {
+        "description": "refused: {'error': why}; of an unusable field, with the path, value and remedy"
+    },
+}
+
+
+def openapi(routes: Iterable[BaseRoute], models: Collection[str]) -> dict[str, Any]:
+    """Returns the description, of OpenAPI 3.1. models: the names of the served models."""
+    paths: dict[str, Any] = {}
+    named = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    for route in routes:
+        if not isinstance(route, Route) or not route.path.startswith("/v1/"):
+            continue
+        methods = paths.setdefault(route.path, {"parameters": [named]} if "{id}" in route.path else {})
+        for method in (route.methods or set()) - {"HEAD"}:
+            body = {"requestBody": _BODY} if method == "POST" else {}
+            methods[method.lower()] = {"summary": getdoc(route.endpoint), "responses": _ANSWERS, **body}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "jaxsens", "version": version("jaxsens")},
+        "paths": paths,
+        "components": {
+            "schemas": {
+                "Measurement": _measurement(models),
+                "Job": pydantic.TypeAdapter(StoredJob).json_schema(),
+            },
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+@cache
+def kinds(base: Any) -> dict[str, dict[str, Any]]:
+    """Returns the schema of each kind of answer to a question that JSON can give, by its name."""
+    found = {}
+    for name, kind in base.kinds.items():
+        if not getattr(kind, "portable", True):
+            continue
+        schema = pydantic.TypeAdapter(kind).json_schema()
+        schema["properties"] = {"kind": {"const": name}, **schema["properties"]}
+        schema["required"] = ["kind", *schema.get("required", ())]
+        found[name] = schema
+    return found
+
+
+def _measurement(models: Collection[str]) -> dict[str, Any]:
+    ids = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+    text = {"type": "string", "minLength": 1}
+    inputs = [text, ids, {"type": "array", "items": ids, "description": "inputs of one length"}]
+    objects = {
+        base.argument: {"anyOf": [{"enum": [*kinds(base)]}, *kinds(base).values()]}
+        for base in (Flips, Measure, AskedEngine)
+    }
+    return {
+        "type": "object",
+        "required": ["model", "tokens"],
+        "additionalProperties": False,
+        "properties": {
+            "model": {"enum": sorted(models)},
+            "tokens": {"anyOf": inputs},
+            **objects,
+            "placement": pydantic.TypeAdapter(PlacementTable).json_schema(),
+            "readout": {
+                "anyOf": [{"enum": ["auto", "last", "mean", None]}, {"type": "integer", "minimum": 0}]
+            },
+            "output": {"enum": [*OUTPUTS, None]},
+        },
+    }
+
 
 _PAGE = Path(__file__).parent / "page"
 _LISTED, _LONGEST_WAIT = 100, 60.0
 _FORMS = {
-    "result.json": (shown.as_json, "application/json"),
-    "picture.svg": (shown.as_svg, "image/svg+xml"),
-    "page": (shown.as_page, "text/html"),
-    "fragment": (shown.as_fragment, "text/html"),
+    "result.json": (as_json, "application/json"),
+    "picture.svg": (as_svg, "image/svg+xml"),
+    "page": (as_page, "text/html"),
+    "fragment": (as_fragment, "text/html"),
 }
 
 

@@ -15,10 +15,8 @@ import uvicorn
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError
-from jaxsens.service.connections import Connection, most_connections
-from jaxsens.service.guard import Guard
-from jaxsens.service.jobs import Jobs
-from jaxsens.service.metrics import Metrics
+from jaxsens.service.guard import Connection, Guard, most_connections
+from jaxsens.service.jobs import Jobs, Metrics
 from jaxsens.service.pool import WorkerProcess, device_environments
 from jaxsens.service.routes import Routes
 from jaxsens.service.store import Store

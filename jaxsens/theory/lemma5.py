@@ -39,7 +39,7 @@ from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.models.transformer.module import Transformer, check_runs
 from jaxsens.core.models.transformer.parameters import LayerParameters, needed
 from jaxsens.theory import rules
-from jaxsens.theory.lipschitz import (
+from jaxsens.theory.rules import (
     OUTWARD,
     activation_lipschitz,
     exp,

@@ -3,9 +3,9 @@
 from .baselines import LSTM as LSTM
 from .baselines import RNN as RNN
 from .baselines import Convolution as Convolution
-from .baselines_config import ConvolutionConfig as ConvolutionConfig
-from .baselines_config import LSTMConfig as LSTMConfig
-from .baselines_config import RNNConfig as RNNConfig
+from .baselines import ConvolutionConfig as ConvolutionConfig
+from .baselines import LSTMConfig as LSTMConfig
+from .baselines import RNNConfig as RNNConfig
 from .checkpoints import TrainedModel as TrainedModel
 from .checkpoints import load_checkpoint as load_checkpoint
 from .config import TrainConfig as TrainConfig

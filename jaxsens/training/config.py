@@ -33,12 +33,11 @@ from jaxsens.core.base.strict import (
     read_toml,
     typed_arguments,
 )
-from jaxsens.core.models.config_tables import plain, read_config
 from jaxsens.core.models.parts.masks import MASKS, mask_of
 from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.module import check_runs
+from jaxsens.core.models.transformer.module import check_runs, plain, read_config
 from jaxsens.formal.languages import Language, language
-from jaxsens.training.baselines_config import ConvolutionConfig, LSTMConfig, RNNConfig
+from jaxsens.training.baselines import ConvolutionConfig, LSTMConfig, RNNConfig
 
 TrainableConfig = TransformerConfig | LSTMConfig | RNNConfig | ConvolutionConfig
 """The configs of the networks that can be trained."""

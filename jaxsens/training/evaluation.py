@@ -20,8 +20,7 @@ from jaxsens.core.models.transformer.module import check_tokens
 from jaxsens.core.models.transformer.trace import SCORES_IN_MEMORY
 from jaxsens.formal.languages import Dyck, Language
 from jaxsens.training.config import Task, TrainableConfig, logits_of
-from jaxsens.training.data import with_boundary
-from jaxsens.training.sequence import readout_logits, sequence_logits
+from jaxsens.training.steps import readout_logits, sequence_logits, with_boundary
 
 _STREAMS = {"prediction": 2, "recognition": 3}  # of random numbers under one seed; training has 0 and 1
 _NUMBERS_IN_MEMORY = 2**24

@@ -21,11 +21,10 @@ from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.training import checkpoints, events
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
-from jaxsens.training.data import batches
 from jaxsens.training.evaluation import accuracy, cross_entropy
 from jaxsens.training.events import TrainingDiverged, TrainingInterrupted, Watcher
-from jaxsens.training.optimiser import StepConfig, initial_state, learning_rate, run_steps
 from jaxsens.training.records import METRICS, EvaluationTable, Records
+from jaxsens.training.steps import StepConfig, batches, initial_state, learning_rate, run_steps
 
 
 @naming_arguments

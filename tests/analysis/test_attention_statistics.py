@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.analysis import attention_weights
+from jaxsens.analysis import statistics
 from jaxsens.analysis.statistics import _statistics
 from jaxsens.core.base import errors
 from jaxsens.core.base.errors import InputError
@@ -113,9 +113,7 @@ def test_every_weighting_under_every_mask_as_single_rows_and_keys_say(kind, monk
         parameters = random_parameters(config)
     tokens = np.array([0, 1, 1, 2, 0, 1])
     weights, sees = weights_of_transformer(config, parameters, tokens, monkeypatch)
-    monkeypatch.setattr(
-        attention_weights, "SCORES", 4 * 2 * N
-    )  # blocks of four rows, the last of which overlaps
+    monkeypatch.setattr(statistics, "SCORES", 4 * 2 * N)  # blocks of four rows, the last of which overlaps
     found = jaxsens.analysis.attention_statistics(jaxsens.Transformer(config, parameters=parameters), tokens)
     check(found, weights, sees)
     if kind == "hard":
@@ -167,7 +165,7 @@ def test_a_model_of_your_own_with_grouped_heads_windows_and_hidden_keys(monkeypa
     parameters, tokens = odd_weights(), np.array([0, 6, 3, 3, 1])
     with numerics("float64"):
         weights, sees = weights_of_layered(model, parameters, tokens)
-    monkeypatch.setattr(attention_weights, "SCORES", 4 * 2 * len(tokens))
+    monkeypatch.setattr(statistics, "SCORES", 4 * 2 * len(tokens))
     for readout in ("mean", 1):
         found = jaxsens.analysis.attention_statistics((model, parameters), tokens, readout=readout)
         assert found.readout == readout

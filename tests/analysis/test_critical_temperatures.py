@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import jaxsens
-from jaxsens.analysis import attention_weights, critical_inverse_temperature, gap_counts
-from jaxsens.analysis.gaps import critical_of_rows
+from jaxsens.analysis import critical_inverse_temperature, gap_counts, statistics
+from jaxsens.analysis.temperatures import critical_of_rows
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
@@ -232,7 +232,7 @@ def test_a_layered_model_is_served_as_its_transformer_and_missing_heads_are_nan(
 
 def test_blocks_of_rows_give_what_all_rows_give(monkeypatch):
     whole = jaxsens.analysis.critical_temperatures(small_model(), WORD, gaps=[1.0])
-    monkeypatch.setattr(attention_weights, "SCORES", 7 * 2 * len(WORD))
+    monkeypatch.setattr(statistics, "SCORES", 7 * 2 * len(WORD))
     # Other gaps, so that no compiled program is used again.
     blocks = jaxsens.analysis.critical_temperatures(small_model(), WORD, gaps=[1.0, 2.0])
     np.testing.assert_allclose(blocks.beta, whole.beta, rtol=1e-9)

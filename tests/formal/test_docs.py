@@ -12,8 +12,8 @@ import pytest
 
 import jaxsens.formal
 from jaxsens import logic
-from jaxsens.formal.logic import grammar
-from jaxsens.formal.logic.numerical import BUILT_IN
+from jaxsens.formal.logic import formulas
+from jaxsens.formal.logic.counting import BUILT_IN
 from jaxsens.languages import NAMES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -80,7 +80,7 @@ def test_the_docs_and_the_docstring_give_the_same_grammar():
         signs = sorted(set(re.findall(r'"(.*?)"', block)))
         return signs, re.sub(r"[, ]*for any other symbol.*", "", tail).split()
 
-    assert rules(LOGIC) == rules(grammar.__doc__)
+    assert rules(LOGIC) == rules(formulas.__doc__)
 
 
 def test_the_refusal_in_the_docs_is_the_one_given():

@@ -16,7 +16,7 @@ from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sources import read_source
 from jaxsens.core.sweeps.sweep import Sweep, read_plan, run_sweep
 from jaxsens.formal.constructions.chiang_cholak import ReferenceTransformer
-from jaxsens.formal.constructions.compiled import CompiledTransformer
+from jaxsens.formal.constructions.compiler import CompiledTransformer
 from tests.core.sweeps.tiny import fake_flip_sensitivity, printed, quiet
 
 PARITY = {"formula": "odd( #L[Q_1] )", "alphabet": "01"}

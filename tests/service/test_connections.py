@@ -11,9 +11,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from jaxsens.service import connections, guard
-from jaxsens.service.connections import Connection
-from jaxsens.service.guard import Guard
+from jaxsens.service import guard
+from jaxsens.service.guard import Connection, Guard
 from tests.service.test_guard import TOKEN, echoing
 
 WHOLE = (
@@ -56,7 +55,7 @@ async def answered(pair: Pair, said: bytes) -> bytes:
 
 @pytest.mark.parametrize("said", [b"", b"POST / HTTP/1.1\r\nHost: loc", WHOLE + b"123456789"])
 def test_a_connection_without_a_whole_head_is_closed_also_after_an_answer(monkeypatch, said):
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.5)
+    monkeypatch.setattr(guard, "HEAD_SECONDS", 0.5)
 
     async def act(opened):
         reader, writer = await opened()
@@ -84,7 +83,7 @@ def test_a_head_that_never_ends_is_not_read_on():
 
 def test_many_silent_connections_close_the_oldest_of_them_and_no_other(monkeypatch):
     monkeypatch.setattr(Connection, "most", 5)
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 1e9)
+    monkeypatch.setattr(guard, "HEAD_SECONDS", 1e9)
 
     async def act(opened):
         slow = await opened()

@@ -14,8 +14,7 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from jaxsens.service import pool
-from jaxsens.service.jobs import Jobs
-from jaxsens.service.metrics import Metrics
+from jaxsens.service.jobs import Jobs, Metrics
 from jaxsens.service.pool import WorkerGone
 from jaxsens.service.routes import Routes
 from jaxsens.service.store import Store, StoreFull

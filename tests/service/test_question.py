@@ -11,9 +11,8 @@ import jaxsens
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
-from jaxsens.service.openapi import kinds, openapi
-from jaxsens.service.worker.measuring import Desk
-from jaxsens.service.worker.models import ServedModels
+from jaxsens.service.routes import kinds, openapi
+from jaxsens.service.worker.process import Desk, ServedModels
 from jaxsens.service.worker.question import read_json, read_question
 from tests.refusals import refused
 from tests.service.malformed import SOUND, malformed

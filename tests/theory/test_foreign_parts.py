@@ -10,8 +10,13 @@ import pytest
 
 from jaxsens import InputError, Transformer
 from jaxsens.theory import certified_bound, check, lemma5, misclassified_pair, restrict
-from jaxsens.theory.lipschitz import activation_lipschitz
-from jaxsens.theory.rules import inverse_temperatures, position_parts, score_terms, visible_keys
+from jaxsens.theory.rules import (
+    activation_lipschitz,
+    inverse_temperatures,
+    position_parts,
+    score_terms,
+    visible_keys,
+)
 from tests.foreign_parts import Nowhere, Ramp, Window
 from tests.small_models import small
 from tests.theory.certified_truth import scaled_model, undercut

@@ -11,7 +11,7 @@ import pytest
 
 from jaxsens import Transformer
 from jaxsens.theory.lemma5 import lemma5
-from jaxsens.theory.lipschitz import ACTIVATION_LIPSCHITZ, largest_embedding
+from jaxsens.theory.rules import ACTIVATION_LIPSCHITZ, largest_embedding
 from tests import reference
 from tests.refusals import refusal
 from tests.small_models import POSITIONS_TRIED, random_parameters, small

@@ -12,8 +12,17 @@ from flax import nnx
 
 from jaxsens import Transformer, TransformerConfig
 from jaxsens.core.models.transformer.module import check_tokens
-from jaxsens.training.baselines import LSTM, RNN, Baseline, BaselineParameters, Convolution
-from jaxsens.training.baselines_config import BaselineConfig, ConvolutionConfig, LSTMConfig, RNNConfig
+from jaxsens.training.baselines import (
+    LSTM,
+    RNN,
+    Baseline,
+    BaselineConfig,
+    BaselineParameters,
+    Convolution,
+    ConvolutionConfig,
+    LSTMConfig,
+    RNNConfig,
+)
 from tests.baseline_reference import loop_output
 from tests.refusals import refused
 from tests.tolerances import FORWARD

@@ -17,7 +17,7 @@ from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
 from jaxsens.languages import Parity, language
 from jaxsens.training import LSTMConfig
-from jaxsens.training.baselines_config import ConvolutionConfig
+from jaxsens.training.baselines import ConvolutionConfig
 from jaxsens.training.config import DataConfig, EvaluationConfig, OptimiserConfig, Stage, TrainConfig
 from tests.refusals import refused
 from tests.training.tiny import table, tiny

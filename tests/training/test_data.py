@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsens.languages import Parity, language
-from jaxsens.training.data import batches, one_hot_draws, with_boundary
+from jaxsens.training.steps import batches, one_hot_draws, with_boundary
 from tests.training.tiny import tiny
 
 

@@ -12,8 +12,7 @@ import pytest
 from jaxsens import Transformer, TransformerConfig
 from jaxsens.languages import Dyck, Parity, language
 from jaxsens.training import LSTM, LSTMConfig, evaluation
-from jaxsens.training.baselines import Convolution
-from jaxsens.training.baselines_config import ConvolutionConfig
+from jaxsens.training.baselines import Convolution, ConvolutionConfig
 from jaxsens.training.evaluation import accuracy, cross_entropy, logits
 from tests.refusals import refused
 

@@ -27,7 +27,7 @@ from jaxsens.training.events import (
     TrainingInterrupted,
 )
 from jaxsens.training.loop import METRICS, train
-from jaxsens.training.optimiser import learning_rate
+from jaxsens.training.steps import learning_rate
 from tests.refusals import refused
 from tests.training.tiny import Heard, table, tiny
 

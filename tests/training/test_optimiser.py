@@ -13,11 +13,18 @@ import numpy as np
 import pytest
 
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.models.config_tables import build
+from jaxsens.core.models.transformer.module import build
 from jaxsens.training.config import OptimiserConfig
-from jaxsens.training.data import batches
-from jaxsens.training.optimiser import StepConfig, initial_state, learning_rate, run_steps, transformation
-from jaxsens.training.sequence import initial_parameters, next_symbol_loss
+from jaxsens.training.steps import (
+    StepConfig,
+    batches,
+    initial_parameters,
+    initial_state,
+    learning_rate,
+    next_symbol_loss,
+    run_steps,
+    transformation,
+)
 from tests.training.tiny import tiny
 
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.models.config_tables import build
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.weighting import WEIGHTINGS, Softmax
 from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.training.baselines_config import ConvolutionConfig, LSTMConfig, RNNConfig
-from jaxsens.training.sequence import (
+from jaxsens.core.models.transformer.module import build
+from jaxsens.training.baselines import ConvolutionConfig, LSTMConfig, RNNConfig
+from jaxsens.training.steps import (
     initial_parameters,
     next_symbol_loss,
     own_rows,

@@ -26,8 +26,13 @@ from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.evaluation import accuracy, cross_entropy
 from jaxsens.training.events import TrainingInterrupted
-from jaxsens.training.theorem6.config import Theorem6, load_theorem6_config, parse_theorem6_config
-from jaxsens.training.theorem6.run import models_folder, run_theorem6
+from jaxsens.training.theorem6.run import (
+    Theorem6,
+    load_theorem6_config,
+    models_folder,
+    parse_theorem6_config,
+    run_theorem6,
+)
 from tests.core.sweeps.tiny import printed, quiet
 from tests.disks import files_of_at_most
 from tests.refusals import refusal, refused

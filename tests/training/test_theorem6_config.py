@@ -9,7 +9,7 @@ import pytest
 from jaxsens.core.engines.options import Vmap
 from jaxsens.languages import Parity
 from jaxsens.training.config import TrainConfig
-from jaxsens.training.theorem6.config import load_theorem6_config, parse_theorem6_config
+from jaxsens.training.theorem6.run import load_theorem6_config, parse_theorem6_config
 from tests.refusals import refused
 from tests.training.tiny_training import PREDICTION, RECOGNITION, THEOREM6, TRANSFORMER, write_training
 

@@ -23,10 +23,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.programs import Platform, compiled_for
 from jaxsens.core.engines.engine import Cost, Engine, FlipBlock
-from jaxsens.core.engines.one_key.blocks import Reach, as_carry, over_changed_rows, rows_of_block
-from jaxsens.core.engines.one_key.layer_costs import layer_costs, outputs_of_row
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows
-from jaxsens.core.engines.one_key.run import LayerRun, layer_run, weighting_refusal
+from jaxsens.core.engines.one_key.run import (
+    LayerRun,
+    Reach,
+    as_carry,
+    layer_costs,
+    layer_run,
+    outputs_of_row,
+    over_changed_rows,
+    rows_of_block,
+    weighting_refusal,
+)
 from jaxsens.core.engines.vmap import HALF_UNIT, SubtractingEngine, VmapEngine
 from jaxsens.core.measures import Measure
 from jaxsens.core.measures.formulas import as_vector

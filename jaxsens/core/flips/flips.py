@@ -94,7 +94,7 @@ class Flips(Option, abc.ABC):
         rewrite: what a flip does to a word.
         does: the same in words, unless it replaces one symbol.
         longer: by how many symbols a flip makes a word longer; -1 for a deletion.
-        positions: 0-based positions to flip, or entries for every length (`jaxsens.core.flips.positions`). By default
+        positions: 0-based positions to flip, or entries for every length (`jaxsens.core.flips.fields`). By default
             all except the position that is read, which reaches the output through the skip connection and changes it
             by O(1) in every model, and positions with special symbols, of models that have some.
         sample: measure so many flips, drawn uniformly without replacement, instead of all; of several inputs together.

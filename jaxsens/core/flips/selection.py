@@ -9,9 +9,9 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.core.base.errors import TOKEN_BYTES, InputError, Problems, Written, check_fits
+from jaxsens.core.flips.fields import positions_at
 from jaxsens.core.flips.flip_table import Candidates, FlipTable, Lists
 from jaxsens.core.flips.flips import Flips, Neighbours, Substitute
-from jaxsens.core.flips.positions import positions_at
 from jaxsens.core.models.adapters import Model
 from jaxsens.core.models.transformer.layered import LAST_OTHER, row_read
 

@@ -1,7 +1,5 @@
-"""Adapters that turn every kind of model into a pure function of (parameters, tokens) and its parameters.
-
-The function is hashable and compares by value, so that it can be a static argument of `jax.jit`: a second call
-with the same architecture does not compile again, and weights are arguments, not constants of the program.
+"""Adapters that turn every kind of model into a pure function of (parameters, tokens) and its parameters, and texts
+into ids.
 """
 
 from __future__ import annotations
@@ -34,6 +32,31 @@ from jaxsens.core.models.transformer.layered import Attention, Layered, LayeredM
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.models.transformer.module import check_runs
 from jaxsens.core.models.transformer.parameters import stacked
+
+
+def encoded(model: Any, tokens: Any) -> Any:
+    """Returns the ids of a text, or of each text of a list, if the model encodes texts; anything else unchanged."""
+    encode = getattr(model, "encode", None) if isinstance(model, LayeredModel) else None
+    if encode is None:
+        return tokens
+    if isinstance(tokens, str):
+        return encode(tokens)
+    if isinstance(tokens, list | tuple) and tokens and all(isinstance(one, str) for one in tokens):
+        return [encode(one) for one in tokens]
+    return tokens
+
+
+def pieces_of(
+    model: Any, given: Any, words: Int[np.ndarray, "batch n"]
+) -> tuple[tuple[str, ...], ...] | None:
+    """Returns what stands for each symbol in the texts that were given, or in what the model decodes of ids; None for a
+    model that encodes no text."""
+    pieces = getattr(model, "pieces", None) if isinstance(model, LayeredModel) else None
+    if pieces is None:
+        return None
+    rows = [given] if isinstance(given, str) else given if isinstance(given[0], str) else words.tolist()
+    return tuple(tuple(pieces(row)) for row in rows)
+
 
 RANDOM_OUTPUT = (
     "model: two calls on the same input differ; switch off randomness (model.eval(), deterministic=True, "

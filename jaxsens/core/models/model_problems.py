@@ -15,9 +15,8 @@ import numpy as np
 
 from jaxsens.core.base.errors import InputError, Written, shortened
 from jaxsens.core.base.inputs import takes
-from jaxsens.core.models.config_tables import network
 from jaxsens.core.models.transformer.config import NetworkConfig
-from jaxsens.core.models.transformer.module import instead_of
+from jaxsens.core.models.transformer.module import instead_of, network
 
 _KINDS = (
     "a jaxsens model, an NNX module, (Linen module, variables), (function, parameters), an Equinox module, or a "

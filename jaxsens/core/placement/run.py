@@ -1,24 +1,19 @@
-"""Runs an engine over many flips of many inputs, in blocks within a memory budget, with progress.
-
-A compiled program processes a range of blocks whose ends are arguments, so one compilation serves chunks of any length,
-and the host picks chunks of about a second. Inputs are prepared as many at once as fit; each row of a block has flips
-of one of them, so that many short inputs are one call of one program. Blocks are dealt like cards: in turn to the
-devices of a mesh, or to one thread per core if the mesh is a single CPU device. With a mask, flips early in the word
-cost more than late ones, and dealing distributes them evenly. A single thread is the caller's own.
-
-The devices of a mesh may belong to several processes (`ProcessGroup`). Each measures the blocks of its own devices, and
-after each chunk all receive the values of all. What depends on a host (its clock, cores, memory) is agreed on first.
+"""Runs an engine over many flips of many inputs, in blocks within a memory budget, with progress: a bar on a
+terminal, the caller's function, or nothing.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -30,9 +25,17 @@ from jaxsens.core.base.programs import numerics, resolved
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.measures.formulas import is_whole
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.preparing import Ready, computed, inputs_at_once, prepared_on
 from jaxsens.core.placement.process_group import ProcessGroup
-from jaxsens.core.placement.program import FlipProgram, FlipRequest, Quantity, is_single
+from jaxsens.core.placement.program import (
+    FlipProgram,
+    FlipRequest,
+    Quantity,
+    Ready,
+    computed,
+    inputs_at_once,
+    is_single,
+    prepared_on,
+)
 
 Progress = Callable[[int, int], None]
 """Called with (flips done, flips in all) after every chunk."""
@@ -312,3 +315,77 @@ def _of_all(results: np.ndarray, seconds: float, group: ProcessGroup) -> tuple[n
     for columns, part in zip(group.columns, group.gather(sent), strict=True):
         of_all[columns] = part[: len(columns)]
     return of_all, max(float(slowest), 1e-6)
+
+
+PROGRESS = "(flips done, flips in all), True for a bar, or False for nothing"
+"""What `progress` may be, in words."""
+
+PATIENCE = 2.0
+"""Seconds before the default bar appears: shorter measurements need none."""
+
+
+@contextmanager
+def progress_of(progress: Callable[[int, int], object] | bool | None) -> Iterator[Progress | None]:
+    """Yields a function of (flips done, flips in all): a bar for True, and for None a late bar on a terminal."""
+    if callable(progress):
+        yield progress  # pyright: ignore[reportReturnType] - what it returns is ignored
+    elif progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):
+        with Bar(0.0 if progress else PATIENCE) as bar:
+            yield bar
+    else:
+        yield None
+
+
+class Bar:
+    """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
+
+    In a notebook the bar appears below the cell.
+    """
+
+    def __init__(self, patience: float) -> None:
+        self._timer = threading.Timer(patience, self._show)
+        self._timer.daemon = True
+        self._lock = threading.Lock()
+        self._done, self._total = 0, None
+        self._bar: Any = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._closed = True
+            if self._bar is not None:
+                self._bar.stop()
+
+    def __call__(self, done: int, total: int) -> None:
+        """Shows that `done` of `total` flips are done."""
+        with self._lock:
+            self._done, self._total = done, total
+            self._update()
+
+    def _update(self) -> None:
+        if self._bar is not None:
+            flips = f"{self._done}/{self._total} flips" if self._total else "preparing and compiling"
+            left = "left:" if self._total else ""
+            self._bar.update(0, completed=self._done, total=self._total, description=flips, left=left)
+
+    def _show(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+        from rich.progress import Progress as RichProgress
+
+        with self._lock:
+            if self._closed:
+                return
+            description, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
+            columns = BarColumn(bar_width=20), description, TimeElapsedColumn(), left, TimeRemainingColumn()
+            self._bar = RichProgress(*columns, console=Console(stderr=True))
+            self._bar.add_task("", total=None, left="")
+            self._update()
+            self._bar.start()

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from jaxsens.core.base.files import only_inside
-from jaxsens.core.flips.positions import READOUT
+from jaxsens.core.flips.fields import READOUT
 from jaxsens.core.report.data import having
-from jaxsens.core.report.decisions import decision_sections
-from jaxsens.core.report.distances import Distances, distance_sections, write_distances
+from jaxsens.core.report.distances import Distances, decision_sections, distance_sections, write_distances
 from jaxsens.core.report.figures import local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.core.report.fits import enumeration, summary_sentence
 from jaxsens.core.report.page import (

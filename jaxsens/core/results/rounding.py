@@ -52,7 +52,7 @@ from jaxsens.core.models.adapters import Model, in_float64
 from jaxsens.core.models.transformer.layers import apply_operations
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.preparing import Ready, computed, inputs_at_once, of_first, prepared_on
+from jaxsens.core.placement.program import Ready, computed, inputs_at_once, of_first, prepared_on
 from jaxsens.core.placement.run import ErrorBounds
 
 if TYPE_CHECKING:

@@ -40,8 +40,8 @@ from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.flips.selection import select
 from jaxsens.core.measures import MEDIAN
 from jaxsens.core.models.adapters import Model, as_model
-from jaxsens.core.models.config_tables import read_config
 from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.module import read_config
 from jaxsens.core.sweeps.beyond import check_estimates, sampled_variants
 from jaxsens.core.sweeps.inputs import (
     AllWords,
@@ -52,7 +52,6 @@ from jaxsens.core.sweeps.inputs import (
     WordFile,
     read_words,
 )
-from jaxsens.core.sweeps.own import named_source
 from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.core.sweeps.points import (
     EXTREMES,
@@ -62,7 +61,7 @@ from jaxsens.core.sweeps.points import (
     PointMetadata,
     is_statistic,
 )
-from jaxsens.core.sweeps.sources import ModelSource, changed, naming, read_source, source_kind
+from jaxsens.core.sweeps.sources import ModelSource, changed, named_source, naming, read_source, source_kind
 from jaxsens.core.sweeps.sweep import REPORT_FILES, Sweep, SweepVariant
 from jaxsens.core.sweeps.tables import read_sweep_table
 

@@ -19,9 +19,9 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.text import print_text
 from jaxsens.core.placement.placement import global_mesh
 from jaxsens.core.placement.process_group import ProcessGroup
-from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points
 from jaxsens.core.sweeps.jobs.job import Outcome, run
 from jaxsens.core.sweeps.points import Point
+from jaxsens.core.sweeps.status import ExpectedPoints, expected_points
 from jaxsens.core.sweeps.sweep import PointsJob, Sweep, check_grows, run_whole
 
 HEARTBEAT_SECONDS = 20

@@ -1,7 +1,5 @@
-"""The state of a sweep, from its directory alone: what is done and failed, and how long the rest takes.
-
-It works from any machine that sees the directory, and writes nothing there. Records count as done by the names of their
-files; `jaxsens sweep --list` and the report read them and check their seals.
+"""What the points of a sweep are expected to take, before one is measured; and the state of a sweep, from its
+directory alone: what is done and failed, and how long the rest takes.
 """
 
 from __future__ import annotations
@@ -9,21 +7,113 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import only_inside, there_are
+from jaxsens.core.base.programs import PLATFORMS, Platform, compiled_for
 from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.base.text import duration
+from jaxsens.core.choose import PlannedRun, here
+from jaxsens.core.engines.request import Request
+from jaxsens.core.explain import planned_run
 from jaxsens.core.sweeps.jobs.job import Failure
 from jaxsens.core.sweeps.jobs.notes import failure_of, read_failure, see_what_others_wrote
 from jaxsens.core.sweeps.jobs.progress import TimeLeft
-from jaxsens.core.sweeps.points import read_point
+from jaxsens.core.sweeps.points import Point, read_point
 from jaxsens.core.sweeps.sweep import PlannedPoint, SweepPlan, read_plan
+from jaxsens.core.sweeps.tables import PointTable, SweepTable
+
+START_SECONDS = 12.0
+"""To import, to read the config, and to draw the report, on the reference machine."""
+
+POINT_SECONDS = 0.15
+"""To make a point's model and inputs, to check it, and to write its file."""
+
+
+@dataclass(frozen=True)
+class ExpectedPoints:
+    """The points of one variant and length.
+
+    Attributes:
+        points: they differ in their seeds.
+        run: what measures one input of them.
+        inputs: the inputs of a point.
+        flips: the flips of a point, all inputs together.
+    """
+
+    points: tuple[Point, ...]
+    run: PlannedRun
+    inputs: int
+    flips: int
+
+    @property
+    def operations(self) -> float:
+        """The floating-point operations of one point: each of its inputs is prepared once."""
+        return self.run.cost.operations(self.inputs, self.flips)
+
+    @cached_property
+    def seconds(self) -> float:
+        """The seconds of one point on this machine, without compilation."""
+        return self.run.seconds_of(self.inputs, self.flips)
+
+    def host_seconds(self, everything: bool) -> float:
+        """The seconds of one point on a host: `everything`, or what tells the rounding of outputs."""
+        return self.seconds if everything else self.run.cost.rounding(here(PLATFORMS["cpu"]), self.inputs)
+
+    @property
+    def programs(self) -> tuple[object, ...]:
+        """What the programs are compiled for: points that agree in it share them."""
+        return self.run.engine.shared, self.run.n, self.run.model.dtype
+
+
+def _expected(points: tuple[Point, ...], platform: Platform | None) -> ExpectedPoints:
+    first = points[0]
+    measure, inputs = first.measure, len(first.tokens())
+    flips, engine = measure.flips_at(first.n), measure.engine_at(first.n).shared_by(first.seeds)
+    request = Request(flips.drawing(None), measure.measure, engine)
+    run = planned_run(first.model(), first.n, request, platform)
+    drawn, every = flips.sample, run.flips * inputs
+    return ExpectedPoints(points, run, inputs, every if drawn is None else min(every, drawn))
+
+
+def expected_points(
+    chosen: Iterable[Point], platform: Platform | None = None
+) -> Iterator[ExpectedPoints | tuple[Point, str]]:
+    """Yields what the chosen points take on a platform, by default JAX's, variant by variant and by rising n; of those
+    that cannot be measured, the first one and why. Nothing is run."""
+    groups: dict[tuple[str, int], list[Point]] = {}
+    for point in chosen:
+        groups.setdefault(point.group, []).append(point)
+    order = list(dict.fromkeys(variant for variant, _ in groups))
+    for group in sorted(groups, key=lambda one: (order.index(one[0]), one[1])):
+        try:
+            yield _expected(tuple(groups[group]), platform)
+        except InputError as error:
+            yield groups[group][0], str(error)
+
+
+def expected_seconds(
+    groups: Iterable[ExpectedPoints], tables: Iterable[SweepTable] = ()
+) -> tuple[float, float]:
+    """Returns the seconds of points on this machine, with compilation, and those of compilation alone; both include
+    what each `PointTable` computes."""
+    groups, on = list(groups), here(compiled_for())
+    programs: dict[object, float] = {one.programs: one.run.compiling for one in groups}
+    measuring = sum(len(one.points) * (one.seconds + POINT_SECONDS) for one in groups)
+    for table in (one for one in tables if isinstance(one, PointTable)):
+        for one in groups:
+            cost = table.cost(one.run.model, one.run.n)
+            programs[table, one.points[0].group] = cost.compilation(on)
+            measuring += len(one.points) * cost.seconds(on, one.inputs, 0)
+    compiling = sum(programs.values())
+    return START_SECONDS + compiling + measuring, compiling
+
 
 State = Literal["finished", "failed", "unfinished"]
 

@@ -1,18 +1,30 @@
-"""From a formula to a network: every subformula, children first, becomes a number that is 0 or 1 at every position."""
+"""From a formula to a network: every subformula, children first, becomes a number that is 0 or 1 at every position;
+and the compiled transformer, an ordinary model that also knows what it computes, and up to which length.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from typing import Literal, cast
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import isqrt
+from typing import Any, Literal, cast
 
-from jaxsens.core.base.errors import collecting, no_rule
+import numpy as np
+from jaxtyping import Int
+
+from jaxsens.core.base.errors import InputError, collecting, no_rule
+from jaxsens.core.base.inputs import array_of
+from jaxsens.core.base.programs import DTYPES
 from jaxsens.core.base.strict import naming_arguments
+from jaxsens.core.models.parts.weighting import Weighting
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.module import Transformer
+from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.formal import logic
 from jaxsens.formal.constructions import conditions
-from jaxsens.formal.constructions.compiled import CompiledTransformer, Promise, make
 from jaxsens.formal.constructions.conditions import Condition, ConditionName, Read
-from jaxsens.formal.constructions.network import Affine, Builder, ResidualNetwork, total
+from jaxsens.formal.constructions.network import Affine, Builder, Head, ResidualNetwork, Sum, total
 from jaxsens.formal.constructions.operators import (
     comparison,
     neighbour,
@@ -21,6 +33,240 @@ from jaxsens.formal.constructions.operators import (
     since,
 )
 from jaxsens.formal.logic.formulas import shortened
+
+MARGIN = 16
+"""Rounding stays below 1/16 of what scores must resolve: a score is rounded several times, a difference twice that."""
+
+LARGEST_SQUARE, LARGEST_LENGTH_SQUARE = 2**24, 2**16
+"""Up to which n the digits kept in float32 hold j^2 and n j^2 (`network.PLACES`)."""
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a constructed transformer computes, by which theorem, and what it is made of.
+
+    Attributes:
+        text: The formula's text, or the construction's name.
+        condition: The condition it was compiled in.
+        autoregressive: Whether every layer is future-masked and nothing in it depends on n.
+        theorem: The statement that gives the network: one of Yang et al. (2026), or it names another source.
+        table_row: The row of their table of results, which names the logic; "none" for another source.
+        exact: Whether the output is promised to equal the formula, at every position of every word up to
+            `exact_length`.
+        temperature: tau(n), the same for every head.
+        components: The position embeddings.
+        bounded: Whether all position embeddings stay bounded as n grows.
+        layers, heads, width, feed_forward: Sizes. `heads` is the sum over layers, `feed_forward` the largest layer's.
+        idle_heads: The number of layers that need no attention. The model has a head of zeros in each of them, which
+            `heads` does not count.
+        exact_length: The n up to which rounding is predicted to change nothing, in float32 and in float64.
+    """
+
+    text: str
+    condition: str
+    autoregressive: bool
+    theorem: str
+    table_row: str
+    exact: bool
+    temperature: str = "1"
+    components: tuple[str, ...] = ()
+    bounded: bool = True
+    layers: int = 0
+    heads: int = 0
+    width: int = 0
+    feed_forward: int = 0
+    idle_heads: int = 0
+    exact_length: tuple[tuple[str, int], ...] = ()
+
+    def exact_to(self, dtype: str) -> int:
+        """The length up to which rounding in a dtype, "float32" or "float64", is predicted to change no output.
+
+        Raises:
+            InputError: For another dtype.
+        """
+        known = dict(self.exact_length)
+        if dtype not in known:
+            raise InputError.of("dtype", dtype, f"one of {', '.join(known)}", subject="exact_to")
+        return known[dtype]
+
+    def __str__(self) -> str:
+        exact = ", ".join(f"{n} in {dtype}" for dtype, n in self.exact_length)
+        heads = _counted(self.heads, "head") + (f" and {self.idle_heads} idle" if self.idle_heads else "")
+        return "\n".join(
+            (
+                f"{self.text}",
+                f"  condition    {self.condition}{', autoregressive' if self.autoregressive else ''}",
+                f"  by           {self.theorem} (table row {self.table_row})",
+                f"  temperature  {self.temperature}",
+                f"  embeddings   {', '.join(self.components) or 'none'} ({'' if self.bounded else 'un'}bounded)",
+                f"  size         {_counted(self.layers, 'layer')}, {heads}, width {self.width}, "
+                f"at most {self.feed_forward} hidden units",
+                f"  exact to     {exact if self.exact else 'nothing is promised'}",
+            )
+        )
+
+
+class CompiledTransformer(Transformer):
+    """A transformer with hand-made weights over named symbols.
+
+    Attributes:
+        alphabet: The symbols; token t stands for alphabet[t].
+        output: The coordinate that holds 1 where the formula is true and 0 where it is false.
+        outputs: The coordinates that `flip_sensitivity` measures by default; None for all.
+        exact_outputs: The coordinates that are promised to be exactly 0 or 1: the output, or none in the control.
+        heads: What the heads of every layer do, and how far each may be from hard attention.
+        promise: What it computes.
+        exact_length: `promise.exact_length` in the model's own dtype, beyond which `flip_sensitivity` warns; None if
+            nothing is promised.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        parameters: TransformerParameters,
+        alphabet: tuple[str, ...],
+        output: int,
+        outputs: tuple[int, ...] | None,
+        heads: tuple[tuple[Head, ...], ...],
+        promise: Promise,
+    ) -> None:
+        super().__init__(config, parameters=parameters)
+        self.alphabet = alphabet
+        self.output = output
+        self.outputs = outputs
+        self.exact_outputs: tuple[int, ...] = (output,) if promise.exact else ()
+        self.heads = heads
+        self.promise = promise
+        self.exact_length = promise.exact_to(config.dtype) if promise.exact else None
+
+    def with_weighting(self, weighting: str | Weighting) -> CompiledTransformer:
+        """The same network, every parameter and position embedding of it, with another weighting in every layer.
+
+        Its temperature is then all that differs: with "softmax", of temperature 1, it is a control that promises
+        nothing. Raises InputError for a weighting that the network cannot have (`TransformerConfig`).
+        """
+        config = replace(self.config, weighting=weighting)
+        theorem = f"the parameters of {self.promise.theorem}, with another weighting"
+        promise = replace(self.promise, exact=False, theorem=theorem, temperature=config.temperature)
+        given = (self.alphabet, self.output, self.outputs, self.heads, promise)
+        return CompiledTransformer(config, self.parameters, *given)
+
+    def encode(self, word: Sequence[str]) -> Int[np.ndarray, " n"]:
+        """The tokens of a word, int32. A word is a string of one-letter symbols, or a sequence of symbols.
+
+        Raises:
+            InputError: Naming everything in it that is not a symbol of the alphabet.
+        """
+        known = list(self.alphabet)
+        if not isinstance(word, Iterable):
+            raise InputError.of("word", word, f"a text, or a list of symbols of {known}", subject="encode")
+        given = list(word)
+        numbers = {symbol: token for token, symbol in enumerate(self.alphabet)}
+        unknown = dict.fromkeys(
+            repr(each) for each in given if not isinstance(each, str) or each not in numbers
+        )
+        if unknown:
+            raise InputError(
+                f"encode: word has {', '.join(unknown)}: give symbols of the alphabet {known}; tokens need no "
+                "encoding, pass them to the model as they are"
+            )
+        return np.array([numbers[symbol] for symbol in given], np.int32)
+
+    def accepts(self, word: Sequence[str] | Int[np.ndarray, "*batch n"]) -> Any:
+        """Whether the output at the last position is nearer to 1 than to 0: a bool, or an array of them for a batch.
+
+        `word` is a word as `encode` takes it, or tokens.
+
+        Raises:
+            InputError: For anything else.
+        """
+        given = array_of(word)
+        tokens = given if given.dtype.kind in "iu" else self.encode(word)  # pyright: ignore[reportArgumentType]
+        if not tokens.size or not tokens.ndim:
+            raise InputError.of("word", word, "give at least one symbol", subject="accepts")
+        near = np.asarray(self(tokens))[..., self.output] > 0.5
+        return bool(near) if near.ndim == 0 else near
+
+
+def make(
+    network: ResidualNetwork,
+    weighting: Weighting,
+    dtype: Literal["float32", "float64"],
+    output: int,
+    read: Read,
+    promise: Promise,
+) -> CompiledTransformer:
+    """The model of a finished network. Fills in what the promise says about its size and its exactness."""
+    # The control's scores are bounded, so plain products keep their digits, and every engine can measure it.
+    centred = dtype == "float32" and promise.exact
+    idle_mask = "future" if promise.autoregressive else "none"
+    config, parameters = network.build(weighting, dtype, centred_scores=centred, idle_mask=idle_mask)
+    heads = [head for layer in network.heads for head in layer]
+    full = replace(
+        promise,
+        temperature=config.temperature,
+        components=tuple(term.label for term in network.terms),
+        bounded=config.bounded,
+        layers=config.layers,
+        heads=len(heads),
+        width=config.width,
+        idle_heads=sum(not layer for layer in network.heads),
+        feed_forward=max((config.layer(k).feed_forward for k in range(config.layers)), default=0),
+        exact_length=tuple(
+            (kind, exact_length(heads, network.sums, promise.condition, promise.autoregressive, kind))
+            for kind in DTYPES
+        ),
+    )
+    outputs = {"everything": None, "output": (output,), "before-rounding": network.read_by_rounding(output)}
+    return CompiledTransformer(
+        config, parameters, network.alphabet, output, outputs[read], network.heads, full
+    )
+
+
+def exact_length(
+    heads: Sequence[Head], sums: Sequence[Sum], condition: str, autoregressive: bool, dtype: str
+) -> int:
+    """The predicted largest n at which all of these heads and sums come out as in exact arithmetic.
+
+    docs/constructions-proofs.md (Rounding) has the limits of sums and of heads; 0 means that not even n = 1 is certain.
+    """
+    u = float(np.finfo(dtype).eps) / 2
+    limits = [int(1 / (MARGIN * u))]
+    limits += [max(0, int((1 / (MARGIN * u) - abs(constant)) / weight)) for weight, constant in sums]
+    for head in heads:
+        if head.kind in ("average", "exists"):
+            continue
+        linear = int(1 / (MARGIN * u * head.sharpness))
+        limits.append(_resolved(head.kind, linear, condition, autoregressive, dtype))
+    return min(limits)
+
+
+def _resolved(kind: str, linear: int, condition: str, autoregressive: bool, dtype: str) -> int:
+    """The limit that one head sets; `linear` is the limit if rounding costs g n u."""
+    quadratic = isqrt(linear)
+    match kind, dtype:
+        case "match", "float64":
+            return isqrt(quadratic) if autoregressive else int(linear ** (1 / 3))
+        case "match", "float32":
+            return quadratic if condition == "temperature-bounded" else linear
+        case "table", "float32" if condition in ("temperature", "average-hard"):
+            return min(linear, LARGEST_SQUARE)
+        case "table", "float32" if condition == "unbounded":
+            return min(linear, LARGEST_LENGTH_SQUARE)
+        case "table", _:
+            return quadratic
+        case "centre", _:
+            return int(linear ** (2 / 3)) if dtype == "float64" else linear
+        case "nearest" | "sign", _:
+            return quadratic if autoregressive and dtype == "float64" else linear
+    raise no_rule(
+        "exact_length", "head", kind, ("average", "exists", "match", "table", "nearest", "sign", "centre")
+    )
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
 
 LONGEST_TEXT = 300
 """How much of a formula's text a promise shows. The text of nested hops would fit on no disk."""

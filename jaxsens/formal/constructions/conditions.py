@@ -1,15 +1,14 @@
-"""The conditions under which a formula is compiled: what makes attention sharp, and which theorem says so.
-
-Yang et al. (2026) compile each logic twice: with a temperature tau(n) that falls with the length, and at temperature 1
-with position embeddings that grow with it. Either network may know n, or may be future-masked and know only the
-query's position i, as an autoregressive decoder does. `CONDITIONS` names these, the conditions that are not in the
-paper, and the control.
+"""The conditions under which a formula is compiled: what makes attention sharp, and which theorem says so; and how
+near softmax comes to hard attention: the constants of Lemmas 6 and 7 of Yang et al. (arXiv 2412.09925).
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
+
+import numpy as np
 
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.inputs import choice
@@ -17,6 +16,30 @@ from jaxsens.core.base.programs import DTYPES
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
 from jaxsens.formal import logic
+
+KAPPA = math.log(16)
+"""The fall-off per position with which a value in [0, 1] is retrieved within 1/8: half of Lemma 6's 4 e^-KAPPA."""
+
+
+def lookup_value_error(sharpness: float) -> float:
+    """Lemma 7: how far a value in [0, 1] that is looked up at row q of a table may be from the value there.
+
+    The scores are sharpness (2 q j - j^2) for j = 1..n. The error is y / (1 + y), where y = 2 sum over k >= 1 of
+    e^(-sharpness k^2). It is attained in the limit of long tables with q in the middle.
+    """
+    # Up to the last term above 1e-323.
+    k = np.arange(1, math.isqrt(int(745 / sharpness)) + 2, dtype=np.float64)
+    y = 2 * float(np.exp(-sharpness * k**2).sum())
+    return y / (1 + y)
+
+
+def lookup_sharpness(weight: int) -> float:
+    """GAMMA_H = log(12 H), with which every count is retrieved within 1/(4 H), and H counts within 1/4 (Theorem 20).
+
+    It solves 3 e^-sharpness = 1/(4 H), by Lemma 7.
+    """
+    return math.log(12 * weight)
+
 
 ConditionName = Literal[
     "temperature",

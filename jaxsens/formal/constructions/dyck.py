@@ -11,12 +11,18 @@ from typing import Literal
 
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.inputs import count
-from jaxsens.formal.constructions.compiled import CompiledTransformer, Promise, make
-from jaxsens.formal.constructions.conditions import Condition, ConditionName, Read, check_choices
-from jaxsens.formal.constructions.lemmas import KAPPA
-from jaxsens.formal.constructions.network import Affine, Builder, Pair, ResidualNetwork, total
+from jaxsens.formal.constructions.compiler import CompiledTransformer, Promise, make
+from jaxsens.formal.constructions.conditions import KAPPA, Condition, ConditionName, Read, check_choices
+from jaxsens.formal.constructions.network import (
+    AT_LEAST_ZERO,
+    ROUND,
+    Affine,
+    Builder,
+    Pair,
+    ResidualNetwork,
+    total,
+)
 from jaxsens.formal.constructions.operators import SINCE_ERROR
-from jaxsens.formal.constructions.rounding import AT_LEAST_ZERO, ROUND
 from jaxsens.formal.logic.library import brackets
 
 SHARPNESS = 20.0

@@ -13,10 +13,9 @@ from typing import Literal
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.models.parts.positions import Component, Limb
 from jaxsens.core.models.parts.weighting import Softmax
-from jaxsens.formal.constructions.compiled import CompiledTransformer, Promise, make
+from jaxsens.formal.constructions.compiler import CompiledTransformer, Promise, make
 from jaxsens.formal.constructions.conditions import ConditionName, Read, check_choices
-from jaxsens.formal.constructions.network import PLACES, Affine, Pair, ResidualNetwork
-from jaxsens.formal.constructions.rounding import ROUND
+from jaxsens.formal.constructions.network import PLACES, ROUND, Affine, Pair, ResidualNetwork
 
 SHARPNESS = 8.0
 """K, of the Gaussian in layer 2 and of the look-up in layer 3."""

@@ -4,6 +4,8 @@ A construction asks for one number after another (`ResidualNetwork.attend`, `.re
 of the residual stream, which nothing else writes to. The network puts it in the earliest layer where everything it
 reads is available; the heads of one layer share its mask. Time 0 is the embedding, 1 follows the attention of layer 0,
 2 follows its per-position map, 3 the attention of layer 1, and so on.
+
+Networks that round and compare are those of Lemma 9 of Yang et al. (arXiv 2412.09925).
 """
 
 from __future__ import annotations
@@ -12,17 +14,18 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import Any, Literal
 
 import jax
 import numpy as np
+from jaxtyping import Float
 
 from jaxsens.core.models.parts.positions import Component, CoordinateTerm, Limb
 from jaxsens.core.models.parts.weighting import Weighting
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.parameters import TransformerParameters, shapes
 from jaxsens.formal.constructions.conditions import Condition
-from jaxsens.formal.constructions.rounding import ReluForm
 
 
 @dataclass(frozen=True)
@@ -403,3 +406,44 @@ class Builder:
         if key not in self._made:
             self._made[key] = make(*arguments)
         return self._made[key]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One hidden unit, coefficient * relu(slope * z + bias)."""
+
+    coefficient: float
+    slope: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class ReluForm:
+    """A piecewise linear function of one number z as a sum of hidden units, which a feed-forward layer can compute."""
+
+    units: tuple[Unit, ...]
+
+    def __call__(self, z: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
+        """The function at each z, in the dtype of z."""
+        parts = [unit.coefficient * np.maximum(unit.slope * z + unit.bias, 0) for unit in self.units]
+        return np.sum(parts, axis=0)
+
+    @property
+    def lipschitz(self) -> float:
+        """The steepest slope. An error in z grows by at most this factor."""
+        kinks = sorted(self.units, key=lambda unit: -unit.bias / unit.slope)
+        falling = sum(unit.coefficient * unit.slope for unit in kinks if unit.slope < 0)
+        changes = (unit.coefficient * abs(unit.slope) for unit in kinks)
+        return max(abs(slope) for slope in accumulate(changes, initial=falling))
+
+
+ROUND = ReluForm((Unit(1, 2, -1 / 2), Unit(-1, 2, -3 / 2)))
+"""Lemma 9: relu(2 z - 1/2) - relu(2 z - 3/2), which is 0 for z <= 1/4 and 1 for z >= 3/4.
+
+This is exact in float32 and float64 up to z = 2^21, since both subtracted numbers are multiples of the spacing of z."""
+
+AT_LEAST_ZERO = ReluForm((Unit(1, 2, 3 / 2), Unit(-1, 2, 1 / 2)))
+"""[k >= 0] for z within 1/4 of the whole number k."""
+
+EQUALS_ZERO = ReluForm((Unit(1, 2, 3 / 2), Unit(-1, 2, 1 / 2), Unit(-1, 2, -1 / 2), Unit(1, 2, -3 / 2)))
+"""[k = 0] for z within 1/4 of the whole number k."""

@@ -10,9 +10,20 @@ import numpy as np
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.models.parts.positions import FunctionComponent
-from jaxsens.formal.constructions.lemmas import KAPPA, lookup_sharpness, lookup_value_error
-from jaxsens.formal.constructions.network import MASK_OF, Affine, Builder, Mask, Pair, total
-from jaxsens.formal.constructions.rounding import AT_LEAST_ZERO, EQUALS_ZERO, ROUND, ReluForm, Unit
+from jaxsens.formal.constructions.conditions import KAPPA, lookup_sharpness, lookup_value_error
+from jaxsens.formal.constructions.network import (
+    AT_LEAST_ZERO,
+    EQUALS_ZERO,
+    MASK_OF,
+    ROUND,
+    Affine,
+    Builder,
+    Mask,
+    Pair,
+    ReluForm,
+    Unit,
+    total,
+)
 from jaxsens.formal.logic import CountComparison, CountPredicate, Predicate
 
 OneSided = Literal["future", "past"]

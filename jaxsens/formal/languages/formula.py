@@ -15,10 +15,10 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting
 from jaxsens.core.base.inputs import checked_count
 from jaxsens.formal.languages.base import CELLS, Language
-from jaxsens.formal.logic.automata import Automaton, automaton, unrolled
 from jaxsens.formal.logic.evaluator import evaluate_tokens
 from jaxsens.formal.logic.formulas import Formula, shortened
 from jaxsens.formal.logic.parser import parse
+from jaxsens.formal.logic.reading import Automaton, automaton, unrolled
 from jaxsens.formal.logic.structure import violations
 
 TRIES = 2**16

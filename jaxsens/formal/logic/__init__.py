@@ -10,14 +10,15 @@ This is the logic of Yang, Strobl, Chiang and Angluin, "Simulating Hard Attentio
 
 from __future__ import annotations
 
-from jaxsens.formal.logic.automata import Automaton as Automaton
-from jaxsens.formal.logic.automata import automaton as automaton
 from jaxsens.formal.logic.counting import Count as Count
 from jaxsens.formal.logic.counting import CountComparison as CountComparison
 from jaxsens.formal.logic.counting import CountLeft as CountLeft
 from jaxsens.formal.logic.counting import CountPredicate as CountPredicate
 from jaxsens.formal.logic.counting import CountRight as CountRight
 from jaxsens.formal.logic.counting import LinearSum as LinearSum
+from jaxsens.formal.logic.counting import PositionPredicate as PositionPredicate
+from jaxsens.formal.logic.counting import Predicate as Predicate
+from jaxsens.formal.logic.counting import PredicateFamily as PredicateFamily
 from jaxsens.formal.logic.counting import compare as compare
 from jaxsens.formal.logic.evaluator import evaluate as evaluate
 from jaxsens.formal.logic.evaluator import evaluate_tokens as evaluate_tokens
@@ -43,11 +44,10 @@ from jaxsens.formal.logic.library import formula as formula
 from jaxsens.formal.logic.library import hop_induction as hop_induction
 from jaxsens.formal.logic.library import n_gram as n_gram
 from jaxsens.formal.logic.library import named_formula as named_formula
-from jaxsens.formal.logic.numerical import PositionPredicate as PositionPredicate
-from jaxsens.formal.logic.numerical import Predicate as Predicate
-from jaxsens.formal.logic.numerical import PredicateFamily as PredicateFamily
 from jaxsens.formal.logic.parser import FormulaSyntaxError as FormulaSyntaxError
 from jaxsens.formal.logic.parser import parse as parse
+from jaxsens.formal.logic.reading import Automaton as Automaton
+from jaxsens.formal.logic.reading import automaton as automaton
 from jaxsens.formal.logic.structure import Fragment as Fragment
 from jaxsens.formal.logic.structure import Violation as Violation
 from jaxsens.formal.logic.structure import counts as counts

@@ -15,9 +15,15 @@ from jaxsens.core.base.errors import InputError, Written, collecting, no_rule
 from jaxsens.core.base.inputs import array_of
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.formal.logic import formulas
-from jaxsens.formal.logic.counting import Count, CountComparison, CountLeft, CountPredicate, CountRight
+from jaxsens.formal.logic.counting import (
+    Count,
+    CountComparison,
+    CountLeft,
+    CountPredicate,
+    CountRight,
+    PositionPredicate,
+)
 from jaxsens.formal.logic.formulas import Formula, subformulas
-from jaxsens.formal.logic.numerical import PositionPredicate
 from jaxsens.formal.logic.structure import symbols
 
 Truth = Bool[np.ndarray, "*words n"]

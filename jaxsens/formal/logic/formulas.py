@@ -13,6 +13,29 @@ a part that is used many times is stored once:
 
 A formula's text, which `parse` reads back as an equal formula, has parentheses only where the grammar needs them, and
 around a comparison below `!`, `Y`, `X`, `S` and `U`.
+
+The grammar, of whose operators both the parser and the printer use one table (`a?` is optional, `a*` occurs any
+number of times; white space only separates words):
+
+    formula    ::= formula "<->" formula           both or neither                      loosest
+                 | formula "->" formula            implies, from the right
+                 | formula "|" formula             or
+                 | formula "&" formula             and
+                 | formula "S" formula             since, from the right
+                 | formula "U" formula             until, from the right, as tight as S
+                 | "!" formula | "Y" formula | "X" formula                              tightest
+                 | comparison | predicate | symbol | "true" | "false" | "(" formula ")"
+    comparison ::= sum relation sum
+    relation   ::= "<" | "<=" | "=" | "!=" | ">=" | ">"
+    sum        ::= "-"? term (("+" | "-") term)*
+    term       ::= integer | (integer "*")? count
+    count      ::= "#L" "[" formula "]" | "#R" "[" formula "]"
+    predicate  ::= name | name "(" argument ("," argument)* ")"
+    argument   ::= integer | count                 a count only as the last one
+    symbol     ::= "Q_" letters, digits, underscores  |  a quoted string, for any other symbol: "("
+
+`~` is another spelling of `!`, and `==` of `=`. `->` and `<->` are abbreviations: `f -> g` is read as `!f | g`, and
+`f <-> g` as `f & g | !f & !g`. Inside a quoted symbol, `\\"` stands for a quotation mark and `\\\\` for a backslash.
 """
 
 from __future__ import annotations
@@ -20,12 +43,40 @@ from __future__ import annotations
 import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, dataclass_transform
+from typing import Any, ClassVar, Literal, dataclass_transform
 
 from jaxsens.core.base import errors
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.strict import typed_arguments
-from jaxsens.formal.logic import grammar
+
+
+@dataclass(frozen=True)
+class Notation:
+    """How an operator is written: its sign, how tightly it binds (larger is tighter), and on which side it groups."""
+
+    sign: str
+    precedence: int
+    fixity: Literal["prefix", "left", "right", "atom"]
+
+
+EQUIVALENT = Notation("<->", 1, "left")
+IMPLIES = Notation("->", 2, "right")
+OR = Notation("|", 3, "left")
+AND = Notation("&", 4, "left")
+# The parser reads a comparison as an atom. The printer treats it as looser than S, U and the prefix operators, so that
+# it writes !(#L[Q_1] >= 2): the parentheses are not needed, but the formula is easily misread without them.
+COMPARISON = Notation("", 5, "atom")
+SINCE = Notation("S", 6, "right")
+UNTIL = Notation("U", 6, "right")
+NOT = Notation("!", 7, "prefix")
+YESTERDAY = Notation("Y", 7, "prefix")
+NEXT = Notation("X", 7, "prefix")
+ATOM = Notation("", 8, "atom")
+
+INFIX = {notation.sign: notation for notation in (EQUIVALENT, IMPLIES, OR, AND, SINCE, UNTIL)}
+RELATIONS = ("<", "<=", "=", "!=", ">=", ">")
+RESERVED = frozenset({"Y", "X", "S", "U", "true", "false"})
+
 
 LONGEST = 1_000_000
 """Longest text of a formula, in characters. Shared parts are written out each time, so texts can grow exponentially."""
@@ -41,7 +92,7 @@ class Formula:
     here recurses over subformulas, so depth has no limit.
     """
 
-    notation: ClassVar[grammar.Notation] = grammar.ATOM
+    notation: ClassVar[Notation] = ATOM
     _hash: int
 
     def __init_subclass__(cls) -> None:
@@ -181,43 +232,43 @@ class Binary(Formula):
 class Not(Unary):
     """The operand is false at this position."""
 
-    notation = grammar.NOT
+    notation = NOT
 
 
 class And(Binary):
     """Both formulas are true at this position."""
 
-    notation = grammar.AND
+    notation = AND
 
 
 class Or(Binary):
     """At least one of the two formulas is true at this position."""
 
-    notation = grammar.OR
+    notation = OR
 
 
 class Yesterday(Unary):
     """Y: there is a position before this one, and the operand is true there (section 4.1)."""
 
-    notation = grammar.YESTERDAY
+    notation = YESTERDAY
 
 
 class Next(Unary):
     """X: there is a position after this one, and the operand is true there (section 4.1)."""
 
-    notation = grammar.NEXT
+    notation = NEXT
 
 
 class Since(Binary):
     """left S right: right is true at some j <= i, and left at every k with j < k <= i (section 4.2, non-strict)."""
 
-    notation = grammar.SINCE
+    notation = SINCE
 
 
 class Until(Binary):
     """left U right: right is true at some j >= i, and left at every k with i <= k < j (section 4.2, non-strict)."""
 
-    notation = grammar.UNTIL
+    notation = UNTIL
 
 
 @typed_arguments

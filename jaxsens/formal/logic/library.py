@@ -10,9 +10,8 @@ from typing import Literal, final
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.inputs import count, is_count
 from jaxsens.core.base.strict import typed_arguments
-from jaxsens.formal.logic.counting import CountLeft
+from jaxsens.formal.logic.counting import LARGEST_INTEGER, CountLeft
 from jaxsens.formal.logic.formulas import TRUE, And, Formula, Next, Or, Since, Symbol, Yesterday
-from jaxsens.formal.logic.numerical import LARGEST_INTEGER
 from jaxsens.formal.logic.parser import parse
 
 _PAIRS = ("()", "[]", "{}", "<>")

@@ -1,4 +1,4 @@
-"""Reads the text of a formula: precedence climbing over the grammar of `jaxsens.formal.logic.grammar`."""
+"""Reads the text of a formula: precedence climbing over the grammar of `jaxsens.formal.logic.formulas`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from typing import Literal, cast
 from jaxsens.core.base.errors import NO_VALUE, InputError, Problem
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.formal.logic import formulas
-from jaxsens.formal.logic.counting import CountLeft, CountPredicate, CountRight, LinearSum, compare
-from jaxsens.formal.logic.formulas import Formula, Symbol
-from jaxsens.formal.logic.grammar import INFIX, RELATIONS
-from jaxsens.formal.logic.numerical import (
+from jaxsens.formal.logic.counting import (
     BUILT_IN,
     LARGEST_INTEGER,
+    CountLeft,
+    CountPredicate,
+    CountRight,
+    LinearSum,
     PositionPredicate,
     Predicate,
     PredicateFamily,
+    compare,
 )
+from jaxsens.formal.logic.formulas import INFIX, RELATIONS, Formula, Symbol
 
 DEEPEST = 100
 """Deepest nesting of parentheses and brackets that is read. Beyond it, Python's own stack would end first."""
@@ -89,7 +92,8 @@ class Token:
 def parse(
     text: str, alphabet: Sequence[str] | None = None, predicates: Collection[PredicateFamily] = ()
 ) -> Formula:
-    """The formula that `text` denotes, in the grammar of `jaxsens.formal.logic.grammar` (docs/logic.md shows examples).
+    """The formula that `text` denotes, in the grammar of `jaxsens.formal.logic.formulas` (docs/logic.md shows
+    examples).
 
     >>> parse("#L[Q_1] - #L[Q_0] - 1 >= 0 & !Y Q_1")
     parse('#L[Q_1] > #L[Q_0] & !Y Q_1')

@@ -9,7 +9,7 @@ from typing import final
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.strict import typed_arguments
-from jaxsens.formal.logic.counting import Count, CountComparison, CountPredicate
+from jaxsens.formal.logic.counting import Count, CountComparison, CountPredicate, PositionPredicate, Predicate
 from jaxsens.formal.logic.formulas import (
     Formula,
     Next,
@@ -20,7 +20,6 @@ from jaxsens.formal.logic.formulas import (
     shortened,
     subformulas,
 )
-from jaxsens.formal.logic.numerical import PositionPredicate, Predicate
 
 OPERATORS = ("Y", "X", "S", "U", "#L", "#R")
 _BRACKETED = re.compile(r"LTL\[([^\[\]]*)\]")

@@ -14,9 +14,18 @@ from jaxtyping import Float
 
 from jaxsens.core.base import stopping
 from jaxsens.theory.certified.first_layer import FirstLayer, relaxed_map
-from jaxsens.theory.certified.intervals import MARGIN, Ball, ball, exact, plus, times, up
+from jaxsens.theory.certified.intervals import (
+    MARGIN,
+    Ball,
+    OutputRange,
+    ball,
+    by_symbol,
+    exact,
+    plus,
+    times,
+    up,
+)
 from jaxsens.theory.certified.setting import Setting
-from jaxsens.theory.certified.zonotope import OutputRange, by_symbol
 
 MOST_DIRECTIONS = 4096
 """Directions of the first layer up to which more of them are followed back than a layer has coordinates. Beyond, the

@@ -21,11 +21,21 @@ from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.theory.certified.averages import Counts
 from jaxsens.theory.certified.back_substitution import Outputs, ends, mean_range, readout_ranges
 from jaxsens.theory.certified.first_layer import FirstLayer, carried_on
-from jaxsens.theory.certified.intervals import TERMS, Ball, gain, norm_bound, overlap, times, up
+from jaxsens.theory.certified.intervals import (
+    TERMS,
+    Ball,
+    OutputRange,
+    bent_norm,
+    gain,
+    hull,
+    norm_bound,
+    overlap,
+    times,
+    up,
+)
 from jaxsens.theory.certified.layerwise import LayerRanges, through
 from jaxsens.theory.certified.setting import BOUND, Setting, settle
 from jaxsens.theory.certified.two_layers import two_layers
-from jaxsens.theory.certified.zonotope import OutputRange, bent_norm, hull
 from jaxsens.theory.lemma5 import lemma5
 from jaxsens.theory.rules import measured_outputs, output_size, softmax_config
 

@@ -26,6 +26,8 @@ from jaxsens.theory.certified.intervals import (
     FLOOR,
     MARGIN,
     Ball,
+    Bent,
+    OutputRange,
     ball,
     exact,
     joined,
@@ -38,7 +40,6 @@ from jaxsens.theory.certified.intervals import (
 )
 from jaxsens.theory.certified.layerwise import blocks, rows_of
 from jaxsens.theory.certified.setting import Setting, project
-from jaxsens.theory.certified.zonotope import Bent, OutputRange
 
 
 class Sums(NamedTuple):

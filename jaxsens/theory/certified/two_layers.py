@@ -17,10 +17,20 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.core.base import stopping
 from jaxsens.theory.certified.averages import Weights, average_range, average_sup, total_range
 from jaxsens.theory.certified.first_layer import FirstLayer, bent_map, relaxed_map
-from jaxsens.theory.certified.intervals import MARGIN, Ball, plus, scaled, slopes, stacked, up
+from jaxsens.theory.certified.intervals import (
+    MARGIN,
+    Ball,
+    OutputRange,
+    bent_norm,
+    by_symbol,
+    plus,
+    scaled,
+    slopes,
+    stacked,
+    up,
+)
 from jaxsens.theory.certified.layerwise import others_sum
 from jaxsens.theory.certified.setting import Setting, dot_products
-from jaxsens.theory.certified.zonotope import OutputRange, bent_norm, by_symbol
 from jaxsens.theory.rules import score_terms
 
 LARGEST = 1e100

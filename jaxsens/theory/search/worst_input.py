@@ -20,9 +20,9 @@ from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.results.request import fingerprint
+from jaxsens.core.results.measured import fingerprint
 from jaxsens.core.results.rounding import beyond_precision, forward_pass, unresolved_scores
-from jaxsens.theory.search import enumeration
+from jaxsens.theory.search import local_search
 from jaxsens.theory.search.local_search import Measurements, SearchProgress, climb
 from jaxsens.theory.search.options import Search
 from jaxsens.theory.search.problem import SearchTask, problem_of, search_space
@@ -63,7 +63,7 @@ def worst_input(
         engine: As for `flip_sensitivity`.
         placement: As for `flip_sensitivity`; in an enumeration a batch is of words. In a distributed job, with
             `jaxsens.global_mesh()`, the processes share the flips of each word and all return the whole result.
-        progress: Called with a `SearchProgress` after every measurement, or every block of an enumeration.
+        progress: Called with a `SearchProgress` after every measurement, or every block of an local_search.
 
     Warns:
         PrecisionWarning: If n is longer than the model is exact in its dtype (`model.exact_length`), or if its dtype
@@ -114,7 +114,7 @@ def worst_input(
         if not _enumerable(problem):
             return _searched(problem, progress)
         measurements = Measurements(problem, budget=None)
-        measurements.measure(enumeration.largest_word(problem, progress))
+        measurements.measure(local_search.largest_word(problem, progress))
         return _result(measurements, problem.space.count, 0)
 
 
@@ -123,7 +123,7 @@ def _enumerable(problem: SearchTask) -> bool:
     exact = problem.search.exact
     if exact is False:
         return False
-    refused = enumeration.refusal(problem, enumeration.LARGEST if exact else enumeration.SMALL)
+    refused = local_search.refusal(problem, local_search.LARGEST if exact else local_search.SMALL)
     if exact and refused is not None:
         raise InputError.of(
             "exact", True, f"{refused}; search with exact=False, or take a smaller n", subject="worst_input"

@@ -25,10 +25,10 @@ from jaxsens.core.sweeps.points import Point
 from jaxsens.core.sweeps.sources import ModelSource
 from jaxsens.core.sweeps.tables import RecordTable, TablePoint
 from jaxsens.formal.languages import Language
+from jaxsens.training.checkpoints import LanguageSymbols, LearnerSource
 from jaxsens.training.config import Task
-from jaxsens.training.data import with_boundary
 from jaxsens.training.evaluation import accuracy, cross_entropy
-from jaxsens.training.source import LanguageSymbols, LearnerSource
+from jaxsens.training.steps import with_boundary
 from jaxsens.training.theorem6.record import EVALUATION_COLUMNS, FOUND, EvaluationRecord, Lines
 
 EVALUATION_FORMAT = 1

@@ -23,8 +23,7 @@ import jax.numpy as jnp
 
 from jaxsens.core.base.programs import numerics
 from jaxsens.formal.languages import Parity
-from jaxsens.training.baselines import RNN, BaselineParameters, RecurrentLayer
-from jaxsens.training.baselines_config import RNNConfig
+from jaxsens.training.baselines import RNN, BaselineParameters, RecurrentLayer, RNNConfig
 
 _STEEPNESS = 64.0
 NEVER = -40.0

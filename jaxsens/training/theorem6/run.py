@@ -2,27 +2,237 @@
 
 All state is in the files: what was killed is resumed by running it again. Trainings go on from their newest checkpoint,
 points and evaluations are kept one by one.
+
+The config is a TOML file, read strictly, every error reported at once and nothing run:
+
+title = "..."                       for the report
+claim = "..."
+lengths = [16, 32, 64]              n, the symbols of a word or prefix; the boundary symbol is not counted
+seeds = 5                           of the words that are drawn: 0..4, or a list
+words = 64                          words a length and seed for cross-entropy and accuracy
+inputs = 1                          words a length and seed whose flips are measured
+fit_from = 2                        only lengths from this one on enter the fitted exponents
+
+[measure], [placement]              as in a sweep, of replaced symbols at all positions
+
+[[model]]                           name, description, and one of
+train = "file.toml"                 a training config, relative to this file
+[model.train]                       or the tables of a training config themselves
+exact = "rnn"                       or the hand-set recurrent network for PARITY, with its end_probability
 """
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal, cast
 
+from pydantic import AfterValidator, ConfigDict, ValidationInfo
 from rich.console import Console
 
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.inputs import NORMS, count
+from jaxsens.core.base.strict import (
+    STRICT,
+    Positive,
+    checked_by,
+    parse_toml,
+    read_fields,
+    read_toml,
+)
+from jaxsens.core.flips.flips import Substitute
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.module import build, check_runs
+from jaxsens.core.sweeps.beyond import check_estimates
+from jaxsens.core.sweeps.config import Name, Settings, check_measure, check_points
 from jaxsens.core.sweeps.jobs.job import Named, Outcome, RowsJob, run
 from jaxsens.core.sweeps.jobs.progress import Reporter
-from jaxsens.core.sweeps.points import select
+from jaxsens.core.sweeps.points import Measurement, select
 from jaxsens.core.sweeps.sweep import Sweep, SweepVariant, row_of, run_whole
-from jaxsens.training.checkpoints import TrainedModel, check_directory, load_checkpoint
-from jaxsens.training.config import TrainConfig
+from jaxsens.formal.languages import Language, Parity
+from jaxsens.training.checkpoints import (
+    LearnerSource,
+    TrainedModel,
+    check_directory,
+    load_checkpoint,
+    trained_source,
+)
+from jaxsens.training.config import Task, TrainConfig, logits_of
 from jaxsens.training.loop import train_shown
-from jaxsens.training.source import LearnerSource, trained_source
-from jaxsens.training.theorem6.config import ModelEntry, Theorem6
-from jaxsens.training.theorem6.evaluation import Evaluation, LanguageWords
+from jaxsens.training.theorem6.evaluation import Evaluation, LanguageWords, check_members
+from jaxsens.training.theorem6.recurrent_parity import exact_parity_rnn
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """One model of the experiment.
+
+    Attributes:
+        name, description: the latter in one line.
+        task: what it is trained for.
+        language: what it learns.
+        config: its training; None for the hand-set recurrent network for PARITY, which no training changes.
+    """
+
+    name: str
+    description: str
+    task: Task
+    language: Language
+    config: TrainConfig | None
+
+    def untrained(self) -> Any:
+        """The model with random weights; the hand-set network as it is."""
+        if self.config is not None:
+            return build(self.config.model)
+        return exact_parity_rnn(self.language.settings["end_probability"])
+
+
+@dataclass(frozen=True)
+class Theorem6Model:
+    """A `[[model]]` as it is written.
+
+    Attributes:
+        name: of the model, unique within the experiment.
+        description: one line for plots and tables; made from the training where empty.
+        train: a training config: its file, or its tables. Give this or `exact`.
+        exact: "rnn", the recurrent network for PARITY whose weights are set by hand.
+        end_probability: with `exact`: that of PARITY, which the network knows.
+    """
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+    name: Name
+    description: str = ""
+    train: str | dict[str, Any] | None = None
+    exact: Literal["rnn"] | None = None
+    end_probability: float | None = None
+
+
+def _entry(model: Theorem6Model, info: ValidationInfo) -> ModelEntry | None:
+    """Makes the entry that a `[[model]]` describes and notes it in the context, for checks if others are wrong."""
+    context, entry = cast("dict[str, Any]", info.context), None
+    with collecting("model") as problems:
+        if (model.train is None) == (model.exact is None):
+            problems.add("train", model.train, 'give either train, a training config, or exact = "rnn"')
+        elif model.exact is None:
+            entry = _training_entry(model, context["folder"], problems)
+        elif model.end_probability is None:
+            problems.add("end_probability", None, "that of PARITY, which the network knows")
+        else:
+            parity = Parity(model.end_probability)
+            description = model.description or "recurrent network for PARITY, set by hand"
+            entry = ModelEntry(model.name, description, "prediction", parity, None)
+    context["entries"].append(entry)
+    return entry
+
+
+def _training_entry(model: Theorem6Model, folder: Path, problems: Problems) -> ModelEntry | None:
+    if model.end_probability is not None:
+        problems.add("end_probability", model.end_probability, 'it goes with exact = "rnn"')
+    try:
+        if isinstance(model.train, str):
+            config = TrainConfig.from_toml(folder / model.train)
+        else:
+            config = TrainConfig.from_table(model.train or {})
+    except InputError as error:
+        problems.include(error.problems, "train")
+        return None
+    n, kind = config.data.lengths, config.table()["model"]["kind"]
+    line = f"{kind}, trained on {n[0]} to {n[1]} symbols in {config.optimiser.steps} steps"
+    return ModelEntry(model.name, model.description or line, config.task, config.language, config)
+
+
+@dataclass(frozen=True)
+class Theorem6Tables(Settings):
+    """The tables of the experiment's config: n counts the symbols of a word or prefix.
+
+    Attributes:
+        words: words a length and seed for cross-entropy and accuracy.
+        inputs: words a length and seed whose flips are measured.
+        fit_from: only lengths from this one on enter the fitted exponents.
+        model: the models.
+    """
+
+    words: Annotated[int, checked_by(count, least=2)] = 64
+    inputs: Positive = 1
+    fit_from: Annotated[int, checked_by(count, least=2)] = 2
+    model: tuple[Annotated[Theorem6Model, AfterValidator(_entry)], ...] = ()
+
+
+@dataclass(frozen=True)
+class Theorem6(Theorem6Tables):
+    """The experiment, checked and complete. `text`: the config as it was given."""
+
+    text: str = ""
+
+    @property
+    def models(self) -> tuple[ModelEntry, ...]:
+        """What is trained and evaluated, in the order of the config."""
+        return cast("tuple[ModelEntry, ...]", self.model)
+
+
+def load_theorem6_config(path: str | os.PathLike[str]) -> Theorem6:
+    """Reads and checks the experiment's config.
+
+    Raises:
+        InputError: if the file cannot be read, is not TOML, or has errors: all of them, with their paths.
+    """
+    text, _ = read_toml(path)
+    return parse_theorem6_config(text, str(path), Path(path).parent)
+
+
+def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Path()) -> Theorem6:
+    """As `load_theorem6_config`, from the text itself. Files that it names are looked for in `folder`."""
+    raw, problems = parse_toml(text, subject), Problems(subject)
+    entries: list[ModelEntry] = []
+    sound = read_fields(Theorem6Tables, raw, "", problems, entries=entries, folder=folder)
+    if sound.get("model") == ():
+        problems.add("model", [], "name at least one model, each in a table [[model]]")
+    for name, times in Counter(entry.name for entry in entries).items():
+        if times > 1:
+            problems.add("model.name", name, "this name is taken by another model")
+    lengths, measure = sound.get("lengths", ()), sound.get("measure")
+    for entry in entries:
+        _check_entry(entry, lengths, measure, problems)
+    if measure is not None and measure.estimates:
+        remedy = "this experiment measures every flip exactly: leave exact_up_to out, and give another engine"
+        problems.note("measure", remedy)
+    else:
+        check_estimates(measure, (), problems)
+    if measure is not None and measure.flips.drawing(None) != Substitute():
+        remedy = (
+            "the theorem is about every symbol of a word, replaced by every other: give no more than sample"
+        )
+        problems.add("measure.flips", measure.flips.table(), remedy)
+    if measure is not None and measure.measure.order is None:
+        remedy = f"the theorem is about norms: give one of {', '.join(NORMS)}"
+        problems.add("measure.measure", measure.measure.kind, remedy)
+    check_points(len(entries), lengths, sound.get("seeds", ()), problems)
+    problems.raise_if_any()
+    return Theorem6(text=text, **sound)
+
+
+def _check_entry(
+    entry: ModelEntry, lengths: Sequence[int], measure: Measurement | None, problems: Problems
+) -> None:
+    """Notes lengths that a model cannot be evaluated at, outputs that it lacks, and an engine that refuses it.
+
+    `lengths` is empty, and `measure` None, where they are not known.
+    """
+    where = f'model "{entry.name}"'
+    check_members(where, entry.task, entry.language, lengths, problems)
+    network = None if entry.config is None else entry.config.model
+    if lengths and isinstance(network, TransformerConfig):
+        own = Problems()
+        check_runs(network, lengths[-1] + 1, own)
+        for one in own:
+            problems.note("lengths", f"{where}, with the boundary symbol: {one}")
+    if lengths:
+        size = logits_of(entry.language, entry.task)
+        check_measure(where, size, entry.untrained, lengths[:1], measure, problems)
+
 
 STATISTICS = ("mean", "max")
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import jaxsens
 from jaxsens.core.base.programs import LARGEST_TIED, numerics
 from jaxsens.core.choose import Work
-from jaxsens.core.engines.difference.softmax_change import best_tied, log1p, softmax_change
+from jaxsens.core.engines.difference.rules import best_tied, log1p, softmax_change
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.transformer.parameters import initialise
 from jaxsens.core.placement import run

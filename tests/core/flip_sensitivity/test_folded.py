@@ -22,7 +22,7 @@ from jaxsens.core.models.parts.positions import Learned
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
 from jaxsens.core.models.transformer.parameters import initialise, parameters_from_numpy
-from jaxsens.core.placement import preparing, run
+from jaxsens.core.placement import program, run
 from jaxsens.core.placement.placement import Placement
 from tests.core.flip_sensitivity.conformance import sharpened
 from tests.small_models import small
@@ -50,7 +50,7 @@ def measured(engine: Any, config: TransformerConfig, tokens: np.ndarray, positio
         np.resize(array, (-(-len(array) // BLOCK), BLOCK, 1)) for array in flips_of(tokens, positions)
     )
     with numerics(config.dtype):
-        parameters, prepared, *_ = preparing.prepared_on(
+        parameters, prepared, *_ = program.prepared_on(
             ONE_DEVICE, engine, initialise(config, 0), tokens[None]
         )
         prepared = jax.tree.map(lambda leaf: leaf[0], prepared)

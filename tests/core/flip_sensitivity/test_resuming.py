@@ -26,8 +26,7 @@ from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement import run
-from jaxsens.core.results.measured import Provenance
-from jaxsens.core.results.request import fingerprint, weights_of
+from jaxsens.core.results.measured import Provenance, fingerprint, weights_of
 from tests.refusals import refusal
 from tests.small_models import small as config_of
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxsens.core.flips.positions import positions_at
+from jaxsens.core.flips.fields import positions_at
 from tests.refusals import refused
 
 

@@ -12,7 +12,6 @@ import pytest
 from jaxtyping import TypeCheckError
 
 from jaxsens import InputError, TransformerConfig
-from jaxsens.core.models.config_tables import plain
 from jaxsens.core.models.parts.choices import OUTPUT_GATES
 from jaxsens.core.models.parts.positions import FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
@@ -26,6 +25,7 @@ from jaxsens.core.models.parts.weighting import (
     Softmax,
     weights,
 )
+from jaxsens.core.models.transformer.module import plain
 from jaxsens.core.models.transformer.parameters import initialise, needed
 from tests.refusals import refused
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens.core.base.errors import InputError, Problems
-from jaxsens.core.models.config_tables import plain, read_config
 from jaxsens.core.models.parts.positions import ScoreTerm
 from jaxsens.core.models.parts.score_positions import (
     POSITION_NAMES,
@@ -21,6 +20,7 @@ from jaxsens.core.models.parts.score_positions import (
     PartialRotary,
     RelativeBias,
 )
+from jaxsens.core.models.transformer.module import plain, read_config
 from jaxsens.core.models.transformer.parameters import initialise
 from tests import reference
 from tests.small_models import random_parameters, small

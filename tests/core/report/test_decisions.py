@@ -11,7 +11,7 @@ import pytest
 import jaxsens
 from jaxsens import flip_sensitivity
 from jaxsens.core.report.data import FlipTables
-from jaxsens.core.report.decisions import decision_sections, input_figure, model_figure, model_table
+from jaxsens.core.report.distances import decision_sections, input_figure, model_figure, model_table
 from jaxsens.core.report.figures import sensitivity_panel, slopes_of
 from jaxsens.core.report.fits import statistic_name
 from jaxsens.core.report.page import DASH

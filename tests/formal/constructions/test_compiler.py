@@ -14,8 +14,7 @@ from jax import tree
 import jaxsens
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.models.parts.weighting import AverageHard
-from jaxsens.formal.constructions.compiled import CompiledTransformer
-from jaxsens.formal.constructions.compiler import compile_formula
+from jaxsens.formal.constructions.compiler import CompiledTransformer, compile_formula
 from jaxsens.formal.constructions.conditions import Condition, refuse
 from jaxsens.logic import (
     LIBRARY,

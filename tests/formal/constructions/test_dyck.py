@@ -8,7 +8,7 @@ import pytest
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import AverageHard, Softmax
-from jaxsens.formal.constructions.compiled import CompiledTransformer
+from jaxsens.formal.constructions.compiler import CompiledTransformer
 from jaxsens.formal.constructions.conditions import ConditionName
 from jaxsens.formal.constructions.dyck import dyck
 from jaxsens.formal.logic.library import brackets

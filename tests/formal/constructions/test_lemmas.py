@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from jaxsens.formal.constructions.lemmas import KAPPA, lookup_sharpness, lookup_value_error
+from jaxsens.formal.constructions.conditions import KAPPA, lookup_sharpness, lookup_value_error
 
 
 def looked_up(n: int, sharpness: float) -> tuple[float, float]:

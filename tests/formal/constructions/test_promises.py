@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, compile_formula
-from jaxsens.formal.constructions.compiled import exact_length
+from jaxsens.formal.constructions.compiler import exact_length
 from jaxsens.formal.constructions.network import Affine, Head
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxsens.formal.constructions.rounding import AT_LEAST_ZERO, EQUALS_ZERO, ROUND, ReluForm, Unit
+from jaxsens.formal.constructions.network import AT_LEAST_ZERO, EQUALS_ZERO, ROUND, ReluForm, Unit
 
 
 @pytest.mark.parametrize("width", [32, 64])

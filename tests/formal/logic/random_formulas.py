@@ -9,7 +9,7 @@ from typing import cast
 from hypothesis import strategies as st
 
 from jaxsens import logic
-from jaxsens.formal.logic.numerical import (
+from jaxsens.formal.logic.counting import (
     BUILT_IN,
     EVEN,
     EXACTLY,

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxsens import logic
-from jaxsens.formal.logic.automata import unrolled
-from jaxsens.formal.logic.numerical import LAST
+from jaxsens.formal.logic.counting import LAST
+from jaxsens.formal.logic.reading import unrolled
 from tests.formal.constructions.many_words import every_word
 from tests.formal.logic.random_formulas import random_formula
 from tests.refusals import refused
@@ -50,7 +50,7 @@ def test_the_library_has_these_automata(name):
 
 
 def test_random_formulas_have_the_right_automata_of_any_length_and_of_one(monkeypatch):
-    monkeypatch.setattr("jaxsens.formal.logic.automata.MOST_STATES", 100)
+    monkeypatch.setattr("jaxsens.formal.logic.reading.MOST_STATES", 100)
     kinds = {"minimal": 0, "unrolled": 0, "none": 0}
     operators = ("Y", "X", "S", "U", "#L")
     for seed in range(160):

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 
 from jaxsens import logic
-from jaxsens.formal.logic.numerical import MODULO, ODD
+from jaxsens.formal.logic.counting import MODULO, ODD
 from tests.formal.logic.random_formulas import formulas
 from tests.lanes import examples
 from tests.refusals import refusal, refused

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jaxsens import logic
 from jaxsens.core.base.errors import InputError
-from jaxsens.formal.logic.numerical import EXACTLY, MODULO, ODD
+from jaxsens.formal.logic.counting import EXACTLY, MODULO, ODD
 from tests.lanes import examples
 from tests.refusals import refusal, refused
 

@@ -9,13 +9,16 @@ from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.formal.constructions.conditions import ConditionName
 from jaxsens.formal.tables import constructions_table
 from jaxsens.formal.tables.constructions_table import (
+    TABLES,
     Exactness,
     TablePlan,
     TableRow,
+    cells,
     constructions_job,
+    exponent_text,
+    markdown,
     plan_of,
 )
-from jaxsens.formal.tables.report import TABLES, cells, exponent_text, markdown
 
 LENGTHS = (10, 20, 40)
 

@@ -12,7 +12,7 @@ from jax.sharding import Mesh
 import jaxsens
 from jaxsens.core.measures import Measure
 from jaxsens.core.placement.placement import Placement
-from jaxsens.theory.search import enumeration
+from jaxsens.theory.search import local_search
 from jaxsens.theory.search.result import WorstInput
 from jaxsens.theory.search.worst_input import worst_input
 from tests.refusals import refusal, refused
@@ -101,10 +101,10 @@ def test_any_callable_and_a_recurrent_network():
 def test_devices_batches_and_memory_change_nothing(monkeypatch):
     model = model_of()
     expected = worst_input(model, 4, engine="vmap", placement=Placement(ONE))
-    monkeypatch.setattr(enumeration, "_PAIRS", 5)
+    monkeypatch.setattr(local_search, "_PAIRS", 5)
     ways = [Placement(EIGHT), Placement(ONE, batch_size=7), Placement(EIGHT, batch_size=3)]
     for block_bytes, where in [*((2**26, way) for way in ways), (1000, ways[0])]:
-        monkeypatch.setattr(enumeration, "_BLOCK_BYTES", block_bytes)
+        monkeypatch.setattr(local_search, "_BLOCK_BYTES", block_bytes)
         seen = []
         found = worst_input(model, 4, engine="vmap", progress=seen.append, placement=where)
         np.testing.assert_allclose(found.value, expected.value, rtol=1e-12)

@@ -12,10 +12,9 @@ import pytest
 
 import jaxsens
 from jaxsens.cli import measure as command
-from jaxsens.cli.measuring import OutputOptions
-from jaxsens.cli.models import InputOptions
-from jaxsens.core.placement import progress
-from jaxsens.core.placement.progress import progress_of
+from jaxsens.cli.measure import InputOptions, OutputOptions
+from jaxsens.core.placement import run
+from jaxsens.core.placement.run import progress_of
 from tests.refusals import refusal, refused
 
 
@@ -62,12 +61,12 @@ def test_true_is_a_bar_on_standard_error_from_the_start(monkeypatch, capsys):
 
 def test_by_default_a_bar_comes_on_a_terminal_after_a_while(monkeypatch):
     errors = a_terminal(monkeypatch)
-    monkeypatch.setattr(progress, "PATIENCE", 1000.0)
+    monkeypatch.setattr(run, "PATIENCE", 1000.0)
     with progress_of(None) as told:
         assert told is not None
         told(7, 7)
     assert errors.getvalue() == ""
-    monkeypatch.setattr(progress, "PATIENCE", 0.05)
+    monkeypatch.setattr(run, "PATIENCE", 0.05)
     with progress_of(None) as told:
         assert told is not None
         told(2, 7)
@@ -117,7 +116,7 @@ def test_what_is_no_progress_is_refused_before_anything_is_measured(wrong):
 @pytest.mark.parametrize("quiet", [True, False])
 def test_the_command_has_the_same_bar_unless_it_is_to_be_quiet(quiet, monkeypatch, tmp_path):
     errors = a_terminal(monkeypatch)
-    monkeypatch.setattr(progress, "PATIENCE", 0.0)
+    monkeypatch.setattr(run, "PATIENCE", 0.0)
     model = ("alphabet_size=2", "width=4", "heads=1", "layers=1", "feed_forward=4")
     output = OutputOptions(quiet=quiet, save=tmp_path / "flips.parquet")
     command.measure(InputOptions(n=4, model=model), output=output)

@@ -8,8 +8,8 @@ import pytest
 from scipy import stats
 
 from jaxsens import InputError, TransformerConfig
-from jaxsens.core.models.config_tables import build, kinds, network, plain
 from jaxsens.core.models.parts.initialisation import FAN_IN, Normal, Uniform, draw
+from jaxsens.core.models.transformer.module import build, kinds, network, plain
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.training import LSTMConfig
 from tests.core.sweeps.tiny import TINY

@@ -10,7 +10,7 @@ import pytest
 import jaxsens
 from jaxsens.core.base import registry
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.models.config_tables import network
+from jaxsens.core.models.transformer.module import network
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import read_plan, read_points, run_sweep
 from tests.core.base.test_registry import installed

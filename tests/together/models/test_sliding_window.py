@@ -14,10 +14,10 @@ import jaxsens
 from jaxsens import theory
 from jaxsens.core.base.errors import EstimateWarning, InputError, Problems
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.models.config_tables import plain, read_config
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.core.models.transformer.layered import Attention
 from jaxsens.core.models.transformer.layers import LayeredTransformer
+from jaxsens.core.models.transformer.module import plain, read_config
 
 N, WIDTH = 150, 9
 

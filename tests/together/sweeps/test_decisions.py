@@ -19,7 +19,7 @@ from jaxsens.core.sweeps.points import (
     statistics_of,
     write_point,
 )
-from jaxsens.training.theorem6.config import parse_theorem6_config
+from jaxsens.training.theorem6.run import parse_theorem6_config
 from tests.core.sweeps.tiny import TINY
 from tests.refusals import refusal, refused
 from tests.training.test_theorem6_config import INLINE

@@ -17,7 +17,7 @@ from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import Measurement, of_estimates, read_point, statistics_of, write_point
 from jaxsens.core.sweeps.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS, run_sweep
 from jaxsens.first_order.first_order import FirstOrder
-from jaxsens.training.theorem6.config import parse_theorem6_config
+from jaxsens.training.theorem6.run import parse_theorem6_config
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, quiet
 from tests.refusals import refused
 from tests.training.test_theorem6_config import INLINE

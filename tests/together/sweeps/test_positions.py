@@ -6,7 +6,7 @@ import numpy as np
 
 import jaxsens
 from jaxsens.core.sweeps.config import parse_sweep_config
-from jaxsens.training.theorem6.config import parse_theorem6_config
+from jaxsens.training.theorem6.run import parse_theorem6_config
 from tests.core.sweeps.tiny import TINY, problems_of, tiny_sweep
 from tests.refusals import refused
 

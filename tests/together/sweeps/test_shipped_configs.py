@@ -13,7 +13,7 @@ import pytest
 import jaxsens
 from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
 from jaxsens.training.generalisation import Generalisation
-from jaxsens.training.theorem6.config import load_theorem6_config
+from jaxsens.training.theorem6.run import load_theorem6_config
 
 CONFIGS = sorted((Path(__file__).resolve().parents[3] / "configs").glob("*.toml"))
 ATLAS = sorted((CONFIGS[0].parent / "atlas").glob("*.toml"))

@@ -30,14 +30,17 @@ from jaxsens.core.engines.difference.moved import (
     Table,
     TracedLayer,
 )
-from jaxsens.core.engines.difference.rounding import gain, product_error, size, unit
-from jaxsens.core.engines.difference.rules import tanh_change
-from jaxsens.core.engines.difference.softmax_change import (
+from jaxsens.core.engines.difference.rules import (
     FAR,
     best_tied,
     cancelled,
+    gain,
+    product_error,
+    size,
     softmax_change,
+    tanh_change,
     too_large,
+    unit,
 )
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.parts.choices import first_largest, inner_products, products_summed, weighted_sums

@@ -24,10 +24,9 @@ from jaxsens.core.engines.difference.layer_change import (
     score_sizes,
 )
 from jaxsens.core.engines.difference.moved import Moved, TracedLayer
-from jaxsens.core.engines.difference.rounding import product_error, size, unit
-from jaxsens.core.engines.difference.rules import ACTIVATION_CHANGES
+from jaxsens.core.engines.difference.rules import ACTIVATION_CHANGES, product_error, size, unit
 from jaxsens.core.engines.engine import Changed, ConfigEngine, Cost, Engine, FlipBlock, Served
-from jaxsens.core.engines.one_key.blocks import Reach, as_carry, changed_rows, rows_of_block
+from jaxsens.core.engines.one_key.run import Reach, as_carry, changed_rows, rows_of_block
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.models.adapters import TransformerApply
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow

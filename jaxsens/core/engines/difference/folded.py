@@ -45,9 +45,9 @@ from jaxsens.core.engines.difference.layer_change import (
     score_sizes,
 )
 from jaxsens.core.engines.difference.moved import HeadsMoved, Moved, TracedLayer
-from jaxsens.core.engines.difference.rounding import gain, product_error, size, unit
+from jaxsens.core.engines.difference.rules import gain, product_error, size, unit
 from jaxsens.core.engines.engine import Changed, ConfigEngine, Cost, Engine, FlipBlock, Served
-from jaxsens.core.engines.one_key.blocks import changed_rows
+from jaxsens.core.engines.one_key.run import changed_rows
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow, mask_of, visible
 from jaxsens.core.models.parts.positions import Component, FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.core.models.parts.weighting import SOFTMAXES

@@ -13,15 +13,20 @@ from jaxtyping import Array, Float, Int
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.base.strict import with_fields
-from jaxsens.core.engines.difference import one_key, rounding
+from jaxsens.core.engines.difference import one_key, rules
 from jaxsens.core.engines.difference.attention import SOFT, hard_rows, readout_row, soft_rows
 from jaxsens.core.engines.difference.moved import HeadsMoved, Index, Moved, Rows, TracedLayer
 from jaxsens.core.engines.difference.one_key import KeyMoved, OtherKeys
 from jaxsens.core.engines.difference.one_key_hard import Levels, levels_of, one_key_change_hard
-from jaxsens.core.engines.difference.rounding import product_error, size, unit
-from jaxsens.core.engines.difference.rules import feed_forward_change, layer_norm_change
-from jaxsens.core.engines.one_key.blocks import Reach, over_changed_rows
+from jaxsens.core.engines.difference.rules import (
+    feed_forward_change,
+    layer_norm_change,
+    product_error,
+    size,
+    unit,
+)
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
+from jaxsens.core.engines.one_key.run import Reach, over_changed_rows
 from jaxsens.core.models.parts.weighting import AverageHard, HardWeighting, Sigmoid, SinkSoftmax, Softmax
 from jaxsens.core.models.transformer import layers, trace
 from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
@@ -124,7 +129,7 @@ def _normed(
 ) -> Moved:
     """Returns the change of rows x after layer normalisation, without their new value."""
     dz = layer_norm_change(config, norm, x, moved.dx)
-    return Moved(dz, rounding.layer_norm_error(config, norm, x, moved.dx, moved.error, dz))
+    return Moved(dz, rules.layer_norm_error(config, norm, x, moved.dx, moved.error, dz))
 
 
 def gated_change(layer: TracedLayer, rows: Rows, moved: Moved, heads: HeadsMoved) -> HeadsMoved:
@@ -164,7 +169,7 @@ def after_attention_change(layer: TracedLayer, rows: Rows, moved: Moved, heads: 
             inner = _normed(config, norm, base.c[rows], after)
         h = base.h[rows]
         dy = after.dx + feed_forward_change(config, w1, w2, h, inner.dx)
-        mapped = rounding.feed_forward_error(config, w1, w2, h, inner.dx, inner.error)
+        mapped = rules.feed_forward_error(config, w1, w2, h, inner.dx, inner.error)
         after = Moved(dy, jnp.hypot(after.error, mapped))
         if config.norm.after:
             after = _normed(config, norm, base.mapped[rows], after)

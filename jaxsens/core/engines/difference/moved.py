@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.core.engines.difference.rounding import product_error, size
+from jaxsens.core.engines.difference.rules import product_error, size
 from jaxsens.core.models.transformer.config import LayerConfig
 from jaxsens.core.models.transformer.parameters import LayerParameters
 from jaxsens.core.models.transformer.trace import LayerTrace, projected, scores, scores_of_rows, turned

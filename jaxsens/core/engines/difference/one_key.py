@@ -36,8 +36,7 @@ from jaxsens.core.engines.difference.attention import (
     weights_moved,
 )
 from jaxsens.core.engines.difference.moved import Bound, Heads, HeadsMoved, Numbers, Rows, TracedLayer
-from jaxsens.core.engines.difference.rounding import size, unit
-from jaxsens.core.engines.difference.softmax_change import cancelled, log1p, tied, too_large
+from jaxsens.core.engines.difference.rules import cancelled, log1p, size, tied, too_large, unit
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.parts.choices import first_largest, products_summed, weighted_sums
 from jaxsens.core.models.parts.masks import visible

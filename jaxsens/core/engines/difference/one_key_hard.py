@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.core.base.errors import no_rule
 from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.engines.difference.moved import HeadsMoved, Index, Numbers, Rows, TracedLayer
-from jaxsens.core.engines.difference.rounding import size, unit
+from jaxsens.core.engines.difference.rules import size, unit
 from jaxsens.core.models.parts.choices import weighted_sums
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.weighting import (

@@ -23,8 +23,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.core.engines.one_key.blocks import TILE, rows_of_tile, summed_over_blocks
-from jaxsens.core.engines.one_key.run import LayerRun
+from jaxsens.core.engines.one_key.run import TILE, LayerRun, rows_of_tile, summed_over_blocks
 from jaxsens.core.models.parts.weighting import Sigmoid
 from jaxsens.core.models.transformer.layered import Index, ModelLayer, Places, Projections, Queries, over_rows
 

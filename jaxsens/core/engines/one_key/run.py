@@ -1,18 +1,23 @@
-"""The unflipped run: what every flip shares, layer by layer."""
+"""The unflipped run that all flips share, layer by layer; loops over tiles of scores, which stay in a core's cache,
+so that nothing is n x n; and the operations of layers whose attention is visible.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.engines.one_key.blocks import TILE
+from jaxsens.core.base.programs import cached
+from jaxsens.core.models.parts.masks import AnyMask, Span, mask_of
 from jaxsens.core.models.parts.weighting import SOFTMAXES, Sigmoid, Weighting, sink_score
 from jaxsens.core.models.transformer.layered import (
+    Attention,
     EqualLayers,
     Index,
     Keys,
@@ -22,9 +27,159 @@ from jaxsens.core.models.transformer.layered import (
     Queries,
     Stack,
     embedded_rows,
+    groups_of,
     layer_of,
 )
+from jaxsens.core.models.transformer.layers import LayeredTransformer, PairwiseTransformer, layer_operations
 from jaxsens.core.models.transformer.trace import in_blocks
+
+TILE = 2**17
+"""The scores of one tile: half a megabyte in float32, which fits in a core's second-level cache."""
+
+MASKED_BLOCKS = 8
+"""The number of blocks into which rows are divided where a mask leaves some of them unchanged."""
+
+Reach: TypeAlias = Span
+"""The rows that can change."""
+
+Carry = TypeVar("Carry")
+
+
+def rows_of_tile(attention: Attention, n: int, columns: int) -> int:
+    """Returns how many of n rows make a tile with `columns` columns, fewer if a mask may leave blocks of rows out."""
+    rows = max(8, TILE // columns)
+    return min(rows, max(64, -(-n // MASKED_BLOCKS))) if attention.one_sided else rows
+
+
+def summed_over_blocks(
+    work: Callable[[Int[Array, " m"], Array, Carry], Carry],
+    n: int,
+    size: int,
+    start: Carry,
+    span: Span | None = None,
+) -> Carry:
+    """Folds `work(rows, new, carry)` over blocks of n rows; `new` marks the rows that no earlier block had: the last
+    block ends at n, and may overlap the one before it.
+
+    Blocks without rows of `span` are left out, if it is given.
+    """
+    size = max(1, min(size, n))
+    first, stop = (0, -(-n // size)) if span is None else (span[0] // size, -(-span[1] // size))
+
+    def block(k: Array, carry: Carry) -> Carry:
+        rows = jnp.minimum(k * size, n - size) + jnp.arange(size)
+        return work(rows, rows >= k * size, carry)
+
+    return jax.lax.fori_loop(first, stop, block, start)
+
+
+def changed_rows(mask: AnyMask, reach: Reach, n: int) -> Reach:
+    """Returns the rows of a layer's output that can change if the rows `reach` of its input do."""
+    return mask_of("the rows that change", mask).rows_that_see(reach, n)
+
+
+def as_carry(reach: Reach) -> tuple[Array, Array]:
+    """Returns the rows as a loop over layers carries them. Bounds that a mask tells anew in each layer stay static."""
+    return jnp.asarray(reach[0], jnp.int32), jnp.asarray(reach[1], jnp.int32)
+
+
+def over_changed_rows(
+    rows: Callable[[Int[Array, " m"]], Float[Array, "*flips m width"]],
+    unchanged: Float[Array, "*flips n width"],
+    reach: Reach,
+    most: int,
+) -> Float[Array, "*flips n width"]:
+    """Returns `rows(positions)` for the rows `reach`, in blocks of at most `most` rows, and `unchanged` in the other
+    rows."""
+    n, (first, stop) = unchanged.shape[-2], reach
+    size = rows_of_block(n, most, all(isinstance(bound, int) for bound in reach))
+
+    def block(k: Array, so_far: Array) -> Array:
+        # The last block overlaps the one before it, so that all blocks have the same size.
+        begin = jnp.minimum(k * size, n - size)
+        return jax.lax.dynamic_update_slice_in_dim(so_far, rows(begin + jnp.arange(size)), begin, -2)
+
+    return jax.lax.fori_loop(first // size, -(-stop // size), block, unchanged)
+
+
+def rows_of_block(n: int, most: int, everything: bool) -> int:
+    """Returns the number of rows per block, at most `most`: fewer if not `everything` needs computing."""
+    size = min(most, n)
+    return size if everything else max(1, min(size, -(-n // MASKED_BLOCKS)))
+
+
+_HERE = jax.ShapeDtypeStruct((), jnp.int32)
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """Floating-point operations of one layer, and its sizes.
+
+    Attributes:
+        pair: of attention, for each pair of rows.
+        row: of the row maps, for each row.
+        keys: of keys and values alone, for each row.
+        width: the numbers of a row.
+        queries: the numbers of a row's queries.
+        attended: the numbers of what a row's heads attend to.
+    """
+
+    pair: float
+    row: float
+    keys: float
+    width: int
+    queries: int
+    attended: int
+
+
+def layer_costs(model: Layered, parameters: Any, layer: int) -> LayerCosts:
+    """Returns a layer's costs. `parameters` may be abstract. Nothing is compiled; a second call is free."""
+    known = LayeredTransformer, PairwiseTransformer
+    if isinstance(model, known) and type(model) in known:  # a user's derived class may compute something else
+        config = model.config
+        width, heads = config.width, config.layer(layer).heads * config.layer(layer).head_width
+        once, twice = (layer_operations(config, layer, n) for n in (1, 2))
+        pair = (twice - 2 * once) / 2
+        return LayerCosts(pair, once - pair, 4 * width * heads, width, heads, heads)
+    leaves, structure = jax.tree.flatten(parameters)
+    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
+    return _costs(model, structure, shapes, layer, jnp.result_type(float) == jnp.float64)
+
+
+@cached
+def _costs(model: Layered, structure: Any, shapes: tuple[Any, ...], layer: int, wide: bool) -> LayerCosts:
+    """Counts. `wide` (64-bit types are on) is part of the cache key."""
+    parameters = jax.tree.unflatten(structure, shapes)
+    row = jax.eval_shape(model.embed, parameters, _HERE, _HERE)
+
+    def project(own: Any, x: Array, i: Array) -> tuple[Array, ...]:
+        return model.project(own, layer, x, i)
+
+    q, _, v = jax.eval_shape(project, parameters, row, _HERE)
+    attended = jax.ShapeDtypeStruct((q.shape[0], v.shape[1]), v.dtype)
+    row_cost = _operations(project, parameters, row, _HERE)
+    row_cost += _operations(lambda own, x, b: model.merge(own, layer, x, b), parameters, row, attended)
+    pair = 2.0 * (q.size + q.shape[0] * v.shape[1])
+    of_keys = _operations(lambda own, x, i: project(own, x, i)[1:], parameters, row, _HERE)
+    return LayerCosts(pair, row_cost, of_keys, row.size, q.size, q.shape[0] * v.shape[1])
+
+
+def costs_of_layers(model: Layered, parameters: Any, n: int) -> list[LayerCosts]:
+    """Returns the costs of all layers of a model, which may be abstract, for inputs of length n."""
+    parameters = jax.eval_shape(model.apart, parameters)
+    groups = groups_of(model, parameters, n, range(model.layers))
+    return [layer_costs(model, parameters, group.first) for group in groups for _ in group.reads]
+
+
+def outputs_of_row(model: Layered, parameters: Any) -> int:
+    """Returns the number of outputs of a row. `parameters` may be abstract, and nothing is computed."""
+    row = jax.eval_shape(model.embed, parameters, _HERE, _HERE)
+    return jax.eval_shape(model.read, parameters, row).size
+
+
+def _operations(function: Callable[..., Any], *arguments: Any) -> float:
+    return float((jax.jit(function).lower(*arguments).cost_analysis() or {}).get("flops", 0))
+
 
 ONE_MOVED_KEY: tuple[type[Weighting], ...] = (*SOFTMAXES, Sigmoid)
 """The weightings for which one moved key has a closed form, in this engine and the incremental one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jaxsens.core.sweeps.planning.devices import known_devices, target_called
+from jaxsens.core.sweeps.planning.plan import known_devices, target_called
 from tests.refusals import refused
 
 OWN = """

@@ -9,10 +9,8 @@ import pytest
 
 from jaxsens.cli import main
 from jaxsens.core.sweeps.config import load_sweep_config
-from jaxsens.core.sweeps.expected import ExpectedPoints, expected_points, expected_seconds
-from jaxsens.core.sweeps.planning.devices import target_called
-from jaxsens.core.sweeps.planning.job_files import job_file
-from jaxsens.core.sweeps.planning.plan import Plan, PlannedPoints, planned
+from jaxsens.core.sweeps.planning.plan import Plan, PlannedPoints, job_file, planned, target_called
+from jaxsens.core.sweeps.status import ExpectedPoints, expected_points, expected_seconds
 
 CONFIG = """
 title = "plan"
