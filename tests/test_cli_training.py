@@ -14,7 +14,7 @@ from jaxsens.cli import main
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.config import TrainConfig
-from jaxsens.training.events import Saved, TrainingInterrupted
+from jaxsens.training.records import Saved, TrainingInterrupted
 from tests.commands import refused, run
 from tests.core.sweeps.tiny import draw_nothing
 from tests.training.tiny_training import PREDICTION, THEOREM6, write_training

@@ -147,9 +147,9 @@ def test_the_toml_of_a_document_is_read_as_printed(page, example_folder):
 def parsed(monkeypatch):
     """Parses a command line with the command's own parser; returns its exit code without running it."""
     from jaxsens import cli
-    from jaxsens.cli import constructed, corpus, measure, plan, schema, serve, sweep, trained
+    from jaxsens.cli import constructed, corpus, measure, plan, serve, sweep, trained
 
-    for module in (constructed, corpus, measure, plan, schema, serve, sweep, trained):
+    for module in (constructed, corpus, measure, plan, serve, sweep, trained):
         for name, command in inspect.getmembers(module, inspect.isfunction):
             if command.__module__ == module.__name__ and name in COMMANDS:
 

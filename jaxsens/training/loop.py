@@ -18,12 +18,18 @@ from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.stopping import ENDING, StopRequest, noting
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.sweeps.jobs.progress import Reporter
-from jaxsens.training import checkpoints, events
+from jaxsens.training import checkpoints, records
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import accuracy, cross_entropy
-from jaxsens.training.events import TrainingDiverged, TrainingInterrupted, Watcher
-from jaxsens.training.records import METRICS, EvaluationTable, Records
+from jaxsens.training.records import (
+    METRICS,
+    EvaluationTable,
+    Records,
+    TrainingDiverged,
+    TrainingInterrupted,
+    Watcher,
+)
 from jaxsens.training.steps import StepConfig, batches, initial_state, learning_rate, run_steps
 
 
@@ -47,7 +53,7 @@ def train(
     Args:
         config: The config of the training.
         directory: Where to write; created if it does not exist. One process at a time.
-        progress: Called with every event, see `jaxsens.training.events`.
+        progress: Called with every event, see `jaxsens.training.records`.
 
     Raises:
         TrainingInterrupted: On Ctrl-C, SIGTERM or SIGHUP, after the running steps have ended and been saved. A second
@@ -81,7 +87,7 @@ def train(
 def train_shown(config: TrainConfig, directory: Path, name: str, reporter: Reporter) -> TrainedModel:
     """As `train`, for an item of a job: its reporter shows how far the training is."""
 
-    def watch(event: events.Event) -> None:
+    def watch(event: records.Event) -> None:
         if event.done is not None:
             reporter.inside(name, event.done, config.optimiser.steps, f"steps, {event.text}")
         elif event.text:
@@ -98,7 +104,7 @@ class _Training:
     ) -> None:
         tell = (lambda event: None) if progress is None else progress
         self.config, self.directory, self.tell, self.request = config, directory, tell, request
-        resumed = checkpoints.resume(directory, config, lambda text: tell(events.Note(text)))
+        resumed = checkpoints.resume(directory, config, lambda text: tell(records.Note(text)))
         # If a signal comes during the evaluations of step 0, step 0 is saved: without a checkpoint, every run would
         # start them again.
         self.saved, self.step = -1, 0
@@ -109,7 +115,7 @@ class _Training:
             self.step, state, then, tables = resumed
             self.saved = self.step if then == config else -1
             ended = self.step == config.optimiser.steps
-            tell(events.Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
+            tell(records.Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
         # The steps take the memory of their state over: it must be nobody else's.
         self.state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
         self.metrics = Records(directory / "metrics.csv", METRICS, tables.get("metrics", ()))
@@ -120,7 +126,7 @@ class _Training:
             self._write_tables()
         if self.evaluations.dropped:
             tell(
-                events.Note(
+                records.Note(
                     f"evaluation.csv: {self.evaluations.dropped} rows dropped, not asked for by this config"
                 )
             )
@@ -159,14 +165,14 @@ class _Training:
                 f"optimiser.learning_rate = {self.config.optimiser.learning_rate!r}: the loss or its gradient is not "
                 f"finite at step {first}; give a smaller one, a longer warmup or a smaller clip"
             )
-        self.tell(events.Stepped(self.step, self.config.optimiser.steps, length, loss, optimum))
+        self.tell(records.Stepped(self.step, self.config.optimiser.steps, length, loss, optimum))
 
     def _save(self) -> None:
         tables = {"metrics": self.metrics.rows, "evaluations": self.evaluations.rows}
         path = checkpoints.save(self.directory, self.config, self.step, self.state, tables)
         self._write_tables()
         self.saved = self.step
-        self.tell(events.Saved(self.step, path))
+        self.tell(records.Saved(self.step, path))
 
     def _write_tables(self) -> None:
         self.metrics.write()
@@ -183,4 +189,4 @@ class _Training:
             self.evaluations.add_result(self.step, result)
             self.saved = min(self.saved, self.step - 1)  # this step's checkpoint, if any, lacks the result
             self.evaluations.write()
-            self.tell(events.Evaluated(self.step, result))
+            self.tell(records.Evaluated(self.step, result))

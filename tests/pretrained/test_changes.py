@@ -14,7 +14,7 @@ import jaxsens
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
-from jaxsens.pretrained.changes import ModelChanges
+from jaxsens.pretrained.load import ModelChanges
 from tests.pretrained.folders import by_passes, write_folder
 from tests.refusals import refused
 from tools.pretrained_recorded import recorded

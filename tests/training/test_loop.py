@@ -17,7 +17,8 @@ from jaxsens.training import loop
 from jaxsens.training.checkpoints import FOLDER
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import cross_entropy
-from jaxsens.training.events import (
+from jaxsens.training.loop import METRICS, train
+from jaxsens.training.records import (
     Evaluated,
     Event,
     Note,
@@ -26,7 +27,6 @@ from jaxsens.training.events import (
     TrainingDiverged,
     TrainingInterrupted,
 )
-from jaxsens.training.loop import METRICS, train
 from jaxsens.training.steps import learning_rate
 from tests.refusals import refused
 from tests.training.tiny import Heard, table, tiny

@@ -23,8 +23,7 @@ from jaxsens.core.flips.fields import (
     PositionSymbols,
     Symbols,
 )
-from jaxsens.core.flips.flip_table import DELETED, Lists
-from jaxsens.core.flips.nearest import nearest_symbols
+from jaxsens.core.flips.flip_table import DELETED, Lists, nearest_symbols
 
 if TYPE_CHECKING:
     from jaxtyping import Array

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens import Transformer, load_result
-from jaxsens.core.flips.flip_table import Candidates, Lists
+from jaxsens.core.flips.flip_table import Candidates, Lists, nearest_symbols
 from jaxsens.core.flips.flips import Delete, Mask, Neighbours, Pairs, Repeat, Substitute
-from jaxsens.core.flips.nearest import nearest_symbols
 from jaxsens.core.measures import Function
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement.placement import Placement

@@ -12,7 +12,7 @@ from jaxsens.core.base.text import duration
 from jaxsens.core.sweeps.jobs import progress
 from jaxsens.core.sweeps.jobs.progress import BarReporter, Reporter, TimeLeft, left_text, reporting, watching
 from jaxsens.training.evaluation import CrossEntropy, Recognition
-from jaxsens.training.events import Evaluated, Note, Saved, Stepped
+from jaxsens.training.records import Evaluated, Note, Saved, Stepped
 from tests.core.sweeps.tiny import printed, quiet
 
 

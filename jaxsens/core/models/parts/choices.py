@@ -1,16 +1,11 @@
-"""The choices of a layer's activation, scores, layer normalisation and output gate, by name; and its matrix products.
-
-Each name maps to a value with everything that a forward pass needs. A new name needs an entry here and in the `Literal`
-above its table. Code with a separate rule for each name rejects names without a rule (`errors.no_rule`).
-
-Matrix products have two forms: a fast one, and one that gives equal rows bitwise equal results. A library's matrix
-product may sum the same numbers in a different order at the edge of a tile, so that two equal keys get scores an ulp
-apart (seen in float64 on CPU). This does not matter to a soft weighting, but it breaks ties of a hard one. Models with
-a hard layer therefore use the elementwise form, in which every output is the same reduction.
+"""The base class of all parts of a transformer; the choices of a layer's activation, scores, layer normalisation
+and output gate, by name; and its matrix products.
 """
 
 from __future__ import annotations
 
+import abc
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +15,23 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+
+
+class Part(abc.ABC):  # noqa: B024  its families have the abstract methods
+    """Base class of the families of parts: weightings, position terms, schedules.
+
+    A family is an abstract class that declares the methods of its members; a member without one of them cannot be
+    created. Members are final. Code with rules recognises a member by its class, so a subclass that behaves differently
+    would be mistaken for it: `class Sharper(Softmax)` would be measured by the rules of `Softmax`.
+    """
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        for base in cls.__bases__:
+            if base is not Part and issubclass(base, Part) and not inspect.isabstract(base):
+                raise TypeError(
+                    f"{base.__name__} is final: {cls.__name__} needs an abstract class of its family"
+                )
 
 
 def rows_times(

@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import collecting, no_rule, rule_for
-from jaxsens.core.models.parts.part import Part
+from jaxsens.core.models.parts.choices import Part
 
 Position = int | Int[Array, ""]
 Span = tuple[Position, Position]

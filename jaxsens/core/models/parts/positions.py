@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import is_count, keep_plain
-from jaxsens.core.models.parts.part import Part
+from jaxsens.core.models.parts.choices import Part
 
 Turned: TypeAlias = Float[Array, "*heads rows head_width"]
 """Queries or keys."""

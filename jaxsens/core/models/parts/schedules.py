@@ -10,7 +10,7 @@ import numpy as np
 
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.strict import later
-from jaxsens.core.models.parts.part import Part
+from jaxsens.core.models.parts.choices import Part
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jaxsens.core.base.errors import InputError, Problems, collecting, no_rule
 from jaxsens.core.base.inputs import choice
 from jaxsens.core.base.strict import checked_by, later, with_fields
-from jaxsens.core.models.parts.choices import quotients, weighted_sums
-from jaxsens.core.models.parts.part import Part
+from jaxsens.core.models.parts.choices import Part, quotients, weighted_sums
 from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
 
 FLOOR = -2.0
