@@ -44,6 +44,20 @@ def test_a_label_is_measured_by_its_name(tmp_path):
     assert found.measure == jaxsens.LogProbability(2, "positive <3")
 
 
+@pytest.mark.parametrize("engine", ["vmap", "incremental"])
+def test_a_label_is_measured_against_another_one_by_name(tmp_path, engine):
+    model = jaxsens.load_pretrained(classifier(tmp_path), output="labels", dtype="float64")
+    ids, flips = model.encode("the cat sat"), jaxsens.Substitute([9, 11])
+    measure = jaxsens.LogProbability("positive <3", against="neutral")
+    found = jaxsens.flip_sensitivity(model, ids, flips, measure, engine=engine)
+    labels = [model.labels.index(name) for name in ("positive <3", "neutral")]
+    expected = by_passes(model, ids, found, lambda rows: rows[0, labels[0]] - rows[0, labels[1]])
+    np.testing.assert_allclose(found.norms, expected, rtol=1e-9)
+    assert found.measure.symbol.startswith("[log p(positive <3 | x′) − log p(neutral | x′)]")
+    found.save(tmp_path / "found.parquet")
+    assert jaxsens.load_result(tmp_path / "found.parquet").measure == found.measure
+
+
 @pytest.mark.parametrize("engine", [pytest.param("vmap", marks=pytest.mark.long), "incremental"])
 def test_every_engine_reads_the_head(tmp_path, engine: Any):
     folder = classifier(tmp_path, "modernbert", "ForTokenClassification", id2label={"0": "O", "1": "NAME"})
@@ -63,6 +77,9 @@ def test_the_command_says_the_label(tmp_path, capsys):
     printed = capsys.readouterr().out
     assert "p(neutral |" in printed
     assert "negative" in printed  # the scores of all labels
+    against = (*asked[:4], "token=neutral", "against=negative", *asked[5:])
+    assert main(["measure", "--pretrained", folder, "--text", "the cat sat", *against]) == 0
+    assert "log p(neutral | x′) − log p(negative | x′)" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize(

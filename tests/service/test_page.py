@@ -6,6 +6,7 @@ documentation's pictures.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
@@ -63,13 +64,22 @@ def page(service, browser, request):
     page.goto(f"{service.address}/?token={TOKEN}")
     yield page
     context.close()
-    assert [one for one in said if "400 (Bad Request)" not in one] == []
+    assert [one for one in said if not any(f"status of {code}" in one for code in (400, 404, 413))] == []
 
 
 def measure(page, text=TEXT):
     page.locator("#text").fill(text)
     page.get_by_role("button", name="Measure").click()
     page.locator("#sentence[data-shown=exact] button.token").first.wait_for()
+
+
+def answer(page, status, body):
+    """Answers the next questions in place of the service."""
+
+    def handle(route):
+        route.fulfill(status=status, json=body) if route.request.method == "POST" else route.continue_()
+
+    page.route("**/v1/measurements", handle)
 
 
 def shown(page):
@@ -110,8 +120,10 @@ def test_the_labels_of_a_classifier_are_offered_and_measured(page):
     page.locator("#model").select_option("moods")
     page.locator("#measure").select_option("log-probability")
     page.get_by_label("Label or token").select_option(label=NAMES["1"])
+    page.get_by_label("Less that of").select_option(label=NAMES["2"])
     measure(page)
     assert NAMES["1"] in page.locator("#history li").first.inner_text()
+    assert f"Less that of {json.dumps(NAMES['2'])}" in page.locator("#history li").first.inner_text()
 
 
 def test_it_works_by_keyboard_alone(page):
@@ -183,6 +195,31 @@ def test_an_unusable_field_is_said_once_at_the_field_until_it_changes(page):
     assert error.count() == 0
     page.get_by_label("Compare with a second text").uncheck()
     measure(page)
+
+
+def test_a_question_that_is_too_large_gets_an_estimate_a_sample_or_a_command(page):
+    answer(page, 413, {"error": "too large: 9 h"})
+    page.locator("#text").fill(TEXT)
+    page.get_by_role("button", name="Measure").first.click()
+    page.get_by_role("button", name="Copy a command").click()
+    page.locator("#state", has_text=f"jaxsens measure --pretrained FOLDER --text '{TEXT}'").wait_for()
+    page.get_by_role("button", name="Measure 1000 flips").click()
+    assert page.locator("#sample").input_value() == "1000"
+    page.get_by_role("button", name="Estimate only").wait_for()
+    page.unroute("**/v1/measurements")
+    page.get_by_role("button", name="Estimate only").click()
+    page.locator("#sentence[data-shown=estimate]").wait_for()
+
+
+def test_a_failed_question_is_measured_again(page, service):
+    failed = {"id": "0" * 16, "state": "failed", "message": "The worker ended.", "question": {}, "about": {}}
+    answer(page, 202, failed)
+    page.locator("#text").fill(TEXT)
+    page.get_by_role("button", name="Measure").click()
+    page.locator("#state", has_text="The worker ended.").wait_for()
+    page.unroute("**/v1/measurements")
+    page.get_by_role("button", name="Measure again").click()
+    page.locator("#sentence[data-shown=exact]").wait_for()
 
 
 def test_history_says_the_options_and_fills_the_form(page):

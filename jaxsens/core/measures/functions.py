@@ -39,7 +39,9 @@ def _function(name: str, value: Any, problems: Problems, arguments: int, remedy:
     return value
 
 
-def _token(name: str, value: Any, problems: Problems) -> int | str:
+def _token(name: str, value: Any, problems: Problems, optional: bool = False) -> int | str | None:
+    if optional and value is None:
+        return None
     return value if isinstance(value, str) and value else inputs.count(name, value, problems)
 
 
@@ -181,12 +183,15 @@ class Comparison(UserFunction):
 
 @kind_of(Measure, "log-probability")
 class LogProbability(OfFunction):
-    """The signed change of log softmax(y)[token], in nats: of a next token's log-probability, or of a label's.
+    """The signed change of log softmax(y)[token], in nats: of a next token's log-probability, or of a label's. With
+    `against`, of that less the log-probability of another one: of their log-odds, y[token] - y[against].
 
     Args:
         token: the token's id; for a model that encodes text, also a text of a single token; for a classifier, a label's
             number or name.
         name: what it is called in tables and pictures; a model that knows its tokens or labels says it.
+        against: the other token or label, as `token`; None for no comparison.
+        against_name: what the other one is called.
     """
 
     label: ClassVar[str] = "change of the log-probability (nats),{}log p(x′) − log p(x)"
@@ -195,41 +200,59 @@ class LogProbability(OfFunction):
     published_output: ClassVar[Literal["hidden", "logits"]] = "logits"
     token: Annotated[int | str, checked_by(_token)]
     name: str = ""
+    against: Annotated[int | str | None, checked_by(_token, optional=True)] = None
+    against_name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.against == self.token:
+            raise InputError.of("against", self.against, "another token than `token`", "LogProbability")
 
     @property
     def symbol(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The change of log p, with the name."""
-        return f"log p({self.name.strip() or 'token'} | x′) − {self.unflipped}"
+        return f"{self._at('x′')} − {self._at('x')}"
 
     @property
     def unflipped(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         """log p, with the name."""
-        return f"log p({self.name.strip() or 'token'} | x)"
+        return self._at("x")
+
+    def _at(self, x: str) -> str:
+        own = f"log p({self.name.strip() or 'token'} | {x})"
+        if self.against is None:
+            return own
+        return f"[{own} − log p({self.against_name.strip() or f'token {self.against}'} | {x})]"
 
     @property
     def function(self) -> Callable[..., Any]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._log_softmax
 
     def _log_softmax(self, y: Any) -> Any:
-        token: Any = self.token
-        if token >= y.shape[-1]:
-            raise InputError.of(
-                "token",
-                token,
-                f"the output has {y.shape[-1]} numbers; give a token below that, "
-                'and the logits of all tokens: load_pretrained(folder, output="logits")',
-                subject="LogProbability",
-            )
-        return jax.nn.log_softmax(y)[token]
+        for name in ("token", "against"):
+            token: Any = getattr(self, name)
+            if token is not None and token >= y.shape[-1]:
+                raise InputError.of(
+                    name,
+                    token,
+                    f"the output has {y.shape[-1]} numbers; give a token below that, "
+                    'and the logits of all tokens: load_pretrained(folder, output="logits")',
+                    subject="LogProbability",
+                )
+        token, against = self.token, self.against
+        return jax.nn.log_softmax(y)[token] if against is None else y[token] - y[against]
 
     def resolved(self, output_of: Callable[[int | str], tuple[int, str]] | None) -> Measure:
         if output_of is not None:
-            return LogProbability(*output_of(self.token))
-        if isinstance(self.token, str):
-            raise InputError.of(
-                "measure", self, "this model encodes no text; give the token's id", subject="flip_sensitivity"
+            return LogProbability(
+                *output_of(self.token), *(() if self.against is None else output_of(self.against))
             )
+        for name in ("token", "against"):
+            if isinstance(getattr(self, name), str):
+                remedy = f"this model encodes no text; give the id of `{name}`"
+                raise InputError.of("measure", self, remedy, subject="flip_sensitivity")
         return self
 
     def table(self) -> dict[str, Any]:
-        return {"kind": self.kind, "token": self.token} | ({"name": self.name} if self.name else {})
+        table = {"kind": self.kind, "token": self.token}
+        others = {"name": self.name, "against": self.against, "against_name": self.against_name}
+        return table | {name: value for name, value in others.items() if value not in ("", None)}

@@ -30,7 +30,7 @@ const words = {
     linf: ['largest change', 'Of any entry of the output.'], cosine: ['angle', 'One minus the cosine of the outputs.'],
     kl: ['divergence', 'Between the two distributions, in nats.'],
     decision: ['change of decision', '1 where another output is the largest, or one crosses the threshold.'],
-    'log-probability': ['log-probability', 'Of one label or token, with its sign.'],
+    'log-probability': ['log-probability', 'Of one label or token, or that less another’s, with its sign.'],
   }],
   engine: ['Method', {
     auto: ['automatic', 'The fastest exact way; an estimate comes first where it takes long.'],
@@ -39,16 +39,16 @@ const words = {
     'first-order': ['estimate', 'From gradients; some flips are measured, too.'],
   }],
 }
-const titles = { k: 'How many', times: 'Copies', symbol: 'Symbol', symbols: 'Symbols', flips: 'Pairs', token: 'Label or token',
+const titles = { k: 'How many', times: 'Copies', symbol: 'Symbol', symbols: 'Symbols', flips: 'Pairs', token: 'Label or token', against: 'Less that of',
   threshold: 'Threshold', outputs: 'Outputs', verify: 'Measured', sketch: 'Combinations', groups: 'Groups' }
-const elsewhere = ['kind', 'positions', 'sample', 'seed', 'name', 'outputs', 'groups']
+const elsewhere = ['kind', 'positions', 'sample', 'seed', 'name', 'against_name', 'outputs', 'groups']
 let served = [], running = [], asked = 0, shown = []
 
 async function call(path, options = {}) {
   const answer = await fetch(path, options)
   if (answer.ok) return answer
   const body = await answer.json().catch(() => ({}))
-  throw Object.assign(new Error(body.error ?? `${answer.status} ${answer.statusText}`), { problems: body.problems ?? [] })
+  throw Object.assign(new Error(body.error ?? `${answer.status} ${answer.statusText}`), { problems: body.problems ?? [], status: answer.status })
 }
 const json = (path, options) => call(path, options).then((answer) => answer.json())
 const post = (path, body) => json(path, { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body) })
@@ -74,8 +74,9 @@ function drawQuestion(name, chosen, given = {}) {
 function control(name, key, schema, value) {
   const id = `${name}-${key}`
   const label = make('label', { htmlFor: id, textContent: titles[key] ?? key })
-  if (key === 'token' && labels().length) {
-    const select = make('select', { id }, ...labels().map((one) => make('option', { value: JSON.stringify(one), textContent: one })))
+  if (['token', 'against'].includes(key) && labels().length) {
+    const none = key === 'against' ? [make('option', { value: '', textContent: 'none' })] : []
+    const select = make('select', { id }, ...none, ...labels().map((one) => make('option', { value: JSON.stringify(one), textContent: one })))
     if (value !== undefined) select.value = JSON.stringify(value)
     return make('div', {}, label, select)
   }
@@ -164,6 +165,7 @@ function wrong(error, second) {
     say(find('#cost').textContent)
   }
   if (!count || lost.length) state(lost.filter(Boolean).join(' ') || error.message, true)
+  if (error.status === 413) offer(['Estimate only', estimate], ['Measure 1000 flips', () => { find('#advanced').open = true; find('#sample').value = 1000; ask() }], ['Copy a command', copy])
 }
 
 let pricing = 0
@@ -182,7 +184,21 @@ function price() {
 // The answer
 
 const say = (text) => { find('#said').textContent = text }
+// What helps where a question failed or is too large for the service.
+const offer = (...ways) => find('#then').replaceChildren(...ways.map(([textContent, act]) => {
+  const button = make('button', { type: 'button', textContent })
+  button.addEventListener('click', act)
+  return button
+}))
+const estimate = () => { drawQuestion('engine', 'first-order'); ask() }
+const again = (job) => call(`/v1/measurements/${job.id}`, { method: 'DELETE' }).catch(() => {}).then(ask)
+function copy() {
+  const { tokens } = questionOf(), said = `'${String(tokens).replaceAll("'", "'\\''")}'`
+  const command = `jaxsens measure ${reads() ? `--pretrained FOLDER --text ${said}` : `--config MODEL.toml --tokens ${said}`} --save result.parquet`
+  navigator.clipboard.writeText(command).then(() => say('Copied.'), () => {}).then(() => { find('#state').textContent = command })
+}
 function state(text, bad = false) {
+  offer()
   find('#state').className = bad ? 'bad' : ''
   find('#state').textContent = text
   if (bad) say(text)
@@ -218,6 +234,7 @@ function tell(job, what) {
   const done = job.state === 'finished' ? `${what}: finished.` : job.state === 'queued' ? 'Waiting for the measurements before it.' : `${what}: ${job.state}.`
   state(`${done} ${job.message}${more}`.trim(), job.state === 'failed')
   say(find('#state').textContent)
+  if (job.state === 'failed') offer(['Measure again', () => again(job)], ['Estimate only', estimate])
 }
 
 // The tokens of a result: what stands in the text, and the flips of each.

@@ -41,6 +41,8 @@ VALUES: dict[str, tuple[str, str]] = {
     "batch_size": OPTIONAL,
     "memory_budget": ("1000", "[1]"),
     "calls": OPTIONAL,
+    "against": ("3", "-1"),
+    "against_name": ("b", "[1]"),
 }
 """For every field a right value and a wrong one, as they are written on a command line."""
 

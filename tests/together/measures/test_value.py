@@ -60,7 +60,7 @@ OBJECTS: tuple[Any, ...] = (
     Decision("median", outputs=[0]),
     Decision(0.5),
     LogProbability(7),
-    LogProbability("no"),
+    LogProbability("no", against="yes"),
     Auto(),
     Vmap(),
     Incremental(),
