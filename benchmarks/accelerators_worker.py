@@ -20,11 +20,11 @@ from benchmarks.compiled import Program, compile_for
 from benchmarks.large import LLAMA_3_8B, planned
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from benchmarks.topology import mesh_of
+from jaxsens.cli.planning.plan import Target, target_called
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.engines.request import Request
 from jaxsens.core.explain import planned_run
-from jaxsens.core.sweeps.planning.plan import Target, target_called
 
 
 def flips_of(edit: str, n: int, published: bool) -> Any:

@@ -17,8 +17,8 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
+from jaxsens.cli.planning.plan import Target
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.sweeps.planning.plan import Target
 
 _NEEDS = {"tpu": (("libtpu",), "tpu"), "gpu": (("jax_cuda12_plugin", "jax_cuda13_plugin"), "cuda12")}
 """The modules one of which holds a platform's compiler, and the extra that installs it."""

@@ -44,8 +44,8 @@ from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.pretrained.folder import existing_folder
 
 if TYPE_CHECKING:
+    from jaxsens.cli.single import Summary
     from jaxsens.core.results.result import FlipSensitivity
-    from jaxsens.core.sweeps.single import Summary
     from jaxsens.core.sweeps.sources import ModelSource
 
 
@@ -397,7 +397,7 @@ def measure(
 
 def _source(request: InputOptions, table: dict[str, Any]) -> ModelSource:
     """The model with random, constructed or trained weights."""
-    from jaxsens.core.sweeps.single import model_source
+    from jaxsens.cli.single import model_source
 
     # With a config, only what the options say is theirs.
     names = (
@@ -413,7 +413,7 @@ def _of_words(
     source: ModelSource, request: InputOptions, measuring: MeasuringOptions, output: OutputOptions
 ) -> Summary:
     """Measures the model on words."""
-    from jaxsens.core.sweeps.single import input_tokens, measured, summary_of_words
+    from jaxsens.cli.single import input_tokens, measured, summary_of_words
 
     with flags_named(MEASURED_BY):
         tokens = input_tokens(source, request.tokens, request.n, request.inputs, measuring.seed)
@@ -426,7 +426,7 @@ def _of_text(
     folder: Path, published: TextOptions, measuring: MeasuringOptions, output: OutputOptions
 ) -> Summary:
     """Measures a published model on a text."""
-    from jaxsens.core.sweeps.single import measured, summary_of_text
+    from jaxsens.cli.single import measured, summary_of_text
     from jaxsens.pretrained.load import load_pretrained
 
     option = "--text" if published.text_file is None else "--text-file"

@@ -32,7 +32,7 @@ from jaxsens.core.base.files import write_text
 from jaxsens.core.base.text import duration, in_words
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.planning.plan import Plan
+    from jaxsens.cli.planning.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,7 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     Args:
         options: What is planned.
     """
-    from jaxsens.core.sweeps.config import load_sweep_config
-    from jaxsens.core.sweeps.planning.plan import (
+    from jaxsens.cli.planning.plan import (
         TEMPLATES,
         Plan,
         PlannedPoints,
@@ -75,6 +74,7 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
         planned,
         target_called,
     )
+    from jaxsens.core.sweeps.config import load_sweep_config
     from jaxsens.core.sweeps.points import select
 
     path = options.write

@@ -31,8 +31,7 @@ from jaxsens.core.results.pictures.plot import LARGEST, families, safe_label
 from jaxsens.core.results.pictures.view import ResultView
 from jaxsens.core.results.result import FlipSensitivity, load_with_metadata
 from jaxsens.core.sweeps.jobs.job import write_table as write_csv
-from jaxsens.core.sweeps.single import scores_of
-from jaxsens.pretrained.model import PretrainedModel
+from jaxsens.pretrained.model import PretrainedModel, scores_of
 from jaxsens.pretrained.texts import LabelledText
 
 By = Literal["token", "position", "label"]

@@ -17,6 +17,8 @@ from jaxtyping import Array, Float
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.programs import numerics
+from jaxsens.core.engines.vmap import compiled_output
+from jaxsens.core.models.adapters import LayeredApply
 from jaxsens.core.models.transformer.layered import LayeredModel, rows_of
 from jaxsens.pretrained.families.architecture import Architecture, PublishedTransformer, widened
 from jaxsens.pretrained.tokenizer import FolderTokenizer
@@ -261,3 +263,10 @@ class PretrainedModel(DescribedModel):
 @partial(jax.jit, static_argnums=0)
 def _rows(model: PublishedTransformer, parameters: Any, ids: Array) -> Array:
     return rows_of(model, parameters, ids)
+
+
+def scores_of(model: Any, ids: Any, readout: int | str | None) -> np.ndarray:
+    """Returns the scores of an input by a classifier, a `LayeredModel` with a `dtype`, read as in a result."""
+    with numerics(model.dtype):
+        own = LayeredApply(model.layered, model.layered.readout if readout is None else readout)
+        return compiled_output(own, model.parameters, np.asarray(ids, np.int32))

@@ -1,15 +1,39 @@
-"""Interval arithmetic: what is claimed of activations, maps and normalisation holds at points."""
+"""Intervals, norms and Lipschitz constants: never too small, and not much too large."""
 
 from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from jaxsens import Transformer
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.choices import ACTIVATIONS
 from jaxsens.theory.certified import intervals
-from jaxsens.theory.certified.intervals import Ball, ball
+from jaxsens.theory.certified.intervals import (
+    Ball,
+    Bent,
+    OutputRange,
+    ball,
+    bent_norm,
+    by_symbol,
+    hull,
+    norm_bound,
+    zonotope_norm,
+)
+from jaxsens.theory.lemma5 import lemma5
+from jaxsens.theory.rules import ACTIVATION_LIPSCHITZ, largest_embedding
+from tests import reference
+from tests.lanes import examples
+from tests.refusals import refusal
+from tests.small_models import POSITIONS_TRIED, random_parameters, small
 
 
 def inside(x: np.ndarray, b: Ball) -> bool:
@@ -77,3 +101,150 @@ def test_spectral_and_vector_norms_are_bounds():
     assert intervals.norm_bound(np.array([3.0, 4.0]), "l1") >= 7
     assert intervals.norm_bound(np.array([3.0, 4.0]), "linf") == 4
     assert intervals.norm_bound(np.array([3e-200, 4e-200]), "l2") >= 5e-200
+
+
+def longest(t, generators):
+    """The largest length over all signs."""
+    signs = np.array(list(itertools.product((-1, 1), repeat=len(t))))
+    return np.linalg.norm((signs * t) @ generators, axis=1).max()
+
+
+@settings(max_examples=examples(60), deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    units=st.integers(1, 9),
+    outputs=st.integers(1, 6),
+    scale=st.sampled_from((1e-120, 1e-3, 1.0, 1e120)),
+    lengths=st.sampled_from((1e-130, 1.0, 1e120)),
+)
+def test_no_choice_of_signs_is_longer(seed, units, outputs, scale, lengths):
+    rng = np.random.default_rng(seed)
+    generators = rng.normal(size=(units, outputs)) * rng.choice(
+        [0, 1e-3, 1], size=(units, 1), p=[0.1, 0.2, 0.7]
+    )
+    t = rng.exponential(size=(3, units)) * rng.choice([0, 1e-6, 1], size=(3, units)) * scale
+    found = zonotope_norm(t, generators * lengths)
+    actual = [longest(one / scale, generators) * scale * lengths for one in t]
+    assert all(length <= bound or length < 1e-200 for length, bound in zip(actual, found, strict=True))
+
+
+def test_the_bound_is_near_the_longest_choice_and_far_below_the_coordinates():
+    rng = np.random.default_rng(0)
+    generators, t = rng.normal(size=(14, 8)), rng.exponential(size=14)
+    found, actual = zonotope_norm(t, generators), longest(t, generators)
+    assert actual <= found <= 1.1 * actual
+    assert found < 0.75 * norm_bound(t @ abs(generators), "l2")
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2", "linf"])
+def test_a_bend_and_what_is_known_by_entries_add_up(norm):
+    rng = np.random.default_rng(2)
+    size, bend, onto = rng.exponential(size=3), rng.exponential(size=5), rng.normal(size=(5, 3))
+    found = bent_norm(size, bend, Ball(onto, 0.01 * abs(onto)), norm)
+    signs = np.array(list(itertools.product((-1, 1), repeat=8)))
+    vectors = signs[:, :3] * size + (signs[:, 3:] * bend) @ onto
+    order = {"l1": 1, "l2": 2, "linf": np.inf}[norm]
+    assert np.linalg.norm(vectors, ord=order, axis=1).max() <= found
+    assert found <= norm_bound((size + 1.01 * bend @ abs(onto)) * (1 + 1e-9), norm)
+
+
+@pytest.mark.parametrize("factor", [1e-200, 1e160, 1e200, 1e300])
+def test_generators_whose_squares_overflow_or_vanish_are_not_left_out(factor):
+    generators, t = np.array([[1.0, 0.5], [0.0, 1.0]]) * factor, np.ones(2)
+    assert zonotope_norm(t, generators) >= 1.8 * factor
+    mixed = np.array([[factor, 0.0], [0.0, 1.0]])
+    assert zonotope_norm(t, mixed) >= np.hypot(factor, 1.0)
+    assert bent_norm(np.zeros(2), t, Ball(mixed, np.zeros((2, 2))), "l2") >= np.hypot(factor, 1.0)
+
+
+def test_with_many_outputs_what_coordinates_are_bounded_by_stands(monkeypatch):
+    onto = Ball(np.random.default_rng(0).normal(size=(6, 4)), np.zeros((6, 4)))
+    size, bend = np.ones(4), np.ones(6)
+    near = bent_norm(size, bend, onto, "l2")
+    monkeypatch.setattr(intervals, "MOST_OUTPUTS", 3)
+    found = bent_norm(size, bend, onto, "l2")
+    assert near < found == pytest.approx(norm_bound(size + bend @ abs(onto.mid), "l2"))
+
+
+def test_what_overflowed_has_no_bound_and_what_is_nothing_has_none_to_add():
+    onto = np.ones((2, 2))
+    assert zonotope_norm(np.array([[np.inf, 1.0], [np.nan, 1.0], [0.0, 0.0]]), onto).tolist() == [
+        np.inf,
+        np.inf,
+        0,
+    ]
+    assert np.isinf(zonotope_norm(np.ones(2), np.full((2, 2), np.nan)))
+    assert zonotope_norm(np.zeros((3, 0)), np.zeros((0, 2))).tolist() == [0, 0, 0]
+
+
+def test_a_hull_of_classes_holds_every_class():
+    rng = np.random.default_rng(3)
+    onto, common = Ball(rng.normal(size=(12, 6)), np.zeros((12, 6))), rng.exponential(size=(1, 12))
+
+    corners = []
+
+    def one():
+        straight = Ball(rng.normal(size=(1, 6)), 0.1 * rng.exponential(size=(1, 6)))
+        bend = common * rng.uniform(0.9, 1, size=(1, 12))
+        box = Ball(straight.mid, straight.rad + bend @ abs(onto.mid))
+        reach = straight.rad[0] + bend[0] @ onto.mid
+        corners.extend((straight.mid[0] - reach, straight.mid[0] + reach))
+        return by_symbol([OutputRange(box, Bent(straight, bend, onto))] * 2)
+
+    classes = [one() for _ in range(3)]
+    whole = hull(classes)
+    assert whole.width("l2") >= max(one.width("l2") for one in classes)
+    apart = max(np.linalg.norm(a - b) for a, b in itertools.combinations(corners, 2))
+    assert apart <= whole.width("l2") < hull([OutputRange(x.box) for x in classes]).width("l2")
+
+
+def test_derivatives_of_activations_stay_below_their_constants_and_come_near():
+    x = np.linspace(-12, 12, 2_000_001)
+    for name, constant in ACTIVATION_LIPSCHITZ.items():
+        y = {
+            "relu": np.maximum(x, 0),
+            "tanh": np.tanh(x),
+            "gelu": 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+            "silu": x * (1 + np.tanh(x / 2)) / 2,
+        }[name]
+        slope = np.abs(np.diff(y) / np.diff(x)).max()
+        assert slope - 1e-9 <= constant <= slope * 1.0001
+        assert np.all(np.abs(y) <= np.abs(x))
+
+
+def test_the_largest_embedding_is_that_of_the_reference():
+    for positions in POSITIONS_TRIED.values():
+        config = small(positions=positions)
+        parameters = random_parameters(config)
+        rows = [
+            np.linalg.norm(row)
+            for symbol in range(config.vocabulary_size)
+            for row in reference.embedded(config, parameters, [symbol] * 6, np.float64)
+        ]
+        assert max(rows) <= largest_embedding(config, parameters, 6) <= max(rows) * (1 + 1e-8)
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("logits", [None, 3])
+@pytest.mark.parametrize("norm", ["l2", "l1", "linf"])
+def test_of_chosen_outputs_the_bound_is_that_of_the_model_which_has_no_others(norm, logits):
+    config = small(layers=1, logits=logits)
+    parameters = random_parameters(config)
+    model = Transformer(config, parameters=parameters)
+    n: Any = np.int64(6)
+    whole, some = (lemma5(model, n, measure={"kind": norm, "outputs": chosen}) for chosen in ("all", [2, 0]))
+    assert (whole.outputs, some.outputs) == (None, (0, 2))
+    assert type(some.n) is int
+    head = np.eye(config.width) if logits is None else np.asarray(parameters.head)
+    cut = dataclasses.replace(parameters, head=head[:, [0, 2]], head_bias=np.zeros(2))
+    alone = lemma5(Transformer(config.replace(logits=2), parameters=cut), 6, measure=norm)
+    np.testing.assert_allclose(some.log_bound, alone.log_bound, rtol=1e-8)
+    assert some.log_bound <= whole.log_bound
+    # In l2 and linf two outputs may change by as much as all.
+    assert some.log_bound < whole.log_bound or norm != "l1"
+
+
+def test_outputs_that_the_model_does_not_have_are_refused():
+    for outputs in ([6], [], 0, "some", [[0], 1]):
+        with refusal("measure.outputs"):
+            lemma5(Transformer(small()), 4, measure={"kind": "l2", "outputs": outputs})

@@ -1,14 +1,23 @@
-"""Entry points: what packages bring is known by name; two of one name are refused; what is not there is left out."""
+"""What packages bring, what is chosen by the platform, and tables in Markdown."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import Mesh
 
+import jaxsens
 from jaxsens.core.base import registry
 from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.programs import PLATFORMS, compiled_for, compiling_for, platform_of
+from jaxsens.core.base.text import markdown_table
+from jaxsens.core.models.transformer.layers import apply
+from tests.refusals import refused
 
 
 def installed(
@@ -47,3 +56,34 @@ def test_two_packages_of_one_name_are_refused_with_both(tmp_path, monkeypatch):
 def test_a_package_of_jaxsens_that_is_not_there_is_left_out(tmp_path, monkeypatch):
     installed(tmp_path, "short", "absent = jaxsens.absent_package.engine:Engine", monkeypatch)
     assert "absent" not in registry.entries("engines")
+
+
+def test_a_platform_without_a_row_is_refused_by_name():
+    assert "metal" in refused("", PLATFORMS.__getitem__, "metal")
+
+
+def test_a_mesh_has_the_row_of_its_devices():
+    assert platform_of(Mesh(np.array(jax.devices("cpu")[:1]), ("flips",))) is PLATFORMS["cpu"]
+
+
+def test_a_program_is_traced_for_the_platform_it_is_for_and_not_for_the_one_at_hand():
+    """On a CPU long attention goes by head, in blocks; a GPU takes all rows at once. JAX keeps both apart."""
+    config = jaxsens.TransformerConfig(alphabet_size=2, width=8, heads=2, layers=1, readout="mean")
+    parameters = jaxsens.Transformer(config).parameters
+    tokens = jax.ShapeDtypeStruct((512,), jnp.int32)
+
+    def loops() -> int:
+        traced = jax.jit(apply, static_argnums=0).trace(config, parameters, tokens)
+        return str(traced.jaxpr).count("scan[")
+
+    assert compiled_for() is PLATFORMS["cpu"]
+    before = loops()
+    with compiling_for("gpu"):
+        assert compiled_for() is PLATFORMS["gpu"]
+        assert loops() < before
+    assert (compiled_for(), loops()) == (PLATFORMS["cpu"], before)
+
+
+def test_a_table_has_a_line_for_its_header_the_rule_and_each_row_and_bars_are_no_cells():
+    table = markdown_table(("a", "n"), [("x|y", 3), ("", 1.5)])
+    assert table.splitlines() == ["| a | n |", "| --- | --- |", r"| x\|y | 3 |", "|  | 1.5 |"]

@@ -1,14 +1,23 @@
-"""A point's key changes with everything that determines its numbers, and with nothing else."""
+"""Points: their keys, files, statistics, and which of them a shard or a condition takes."""
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import jaxsens
+from jaxsens import load_result
+from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.sweeps.config import load_sweep_config
-from jaxsens.core.sweeps.points import select
+from jaxsens.core.sweeps.points import compute, is_statistic, read_point, select, write_point
 from jaxsens.core.sweeps.sweep import PointsJob, run_sweep
-from tests.core.sweeps.tiny import TINY, quiet, tiny_sweep
+from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, quiet, tiny_sweep
+from tests.refusals import refused
 
 
 def key(sweep, variant="softmax", n=4, seed=0):
@@ -113,3 +122,131 @@ def test_a_point_counts_the_seeds_of_the_config_whatever_is_chosen_of_it_and_wha
         assert run_sweep(sweep, folder, chosen, quiet()).finished == 1
         point = PointsJob(sweep, folder).read(chosen[0])
         assert words in point.engine["reason"]
+
+
+STATISTICS = ("mean", "max")
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    point = tiny_sweep(after="[inputs]\ncount = 2\n").points[2]
+    result = fake_flip_sensitivity(point.model(), point.tokens())
+    metadata = write_point(folder, point, result, STATISTICS, 1.5)
+    return folder, point, result, metadata
+
+
+def test_a_point_comes_back_as_it_was_written(stored):
+    folder, point, result, metadata = stored
+    read, again = read_point(point.path(folder), point.key, STATISTICS)
+    assert read == metadata
+    assert (read.variant, read.n, read.seed, read.inputs, read.flips) == ("softmax", 6, 0, 2, 10)
+    assert read.statistics == {"mean": result.mean, "max": result.max}
+    assert read.point == point.expanded
+    assert read.engine == {"name": result.engine.name, "reason": result.engine.reason}
+    assert (read.device, read.precision, read.seconds) == ("none", "highest", 1.5)
+    for name in ("norms", "inputs", "positions", "symbols", "tokens"):
+        assert np.array_equal(getattr(again, name), getattr(result, name))
+    assert again.norms.dtype == result.norms.dtype
+
+
+def test_the_file_is_a_result_that_the_public_reader_takes_and_a_table_with_the_metadata_as_json(stored):
+    folder, point, result, _ = stored
+    assert load_result(point.path(folder)).mean == result.mean
+    table = pq.ParquetFile(point.path(folder)).read()
+    assert table.column_names == ["input", "position", "symbol", "value", "resolution"]
+    assert json.loads(table.schema.metadata[b"jaxsens"])["key"] == point.key
+
+
+def test_a_statistic_that_was_not_asked_for_is_computed_from_the_flips(stored):
+    folder, point, result, _ = stored
+    read, _ = read_point(point.path(folder), point.key, ("median", "q90"))
+    assert read.statistics["median"] == result.quantile(0.5)
+    assert read.statistics["q90"] == result.quantile(0.9)
+
+
+def test_the_file_of_another_point_is_not_taken_for_this_one(stored):
+    folder, point, _, _ = stored
+    with pytest.raises(DamagedFile):
+        read_point(point.path(folder), "0" * 64, ())
+
+
+def test_another_parquet_file_is_not_taken_for_a_point(stored, tmp_path):
+    _, point, result, _ = stored
+    result.save(tmp_path / "plain.parquet")
+    with pytest.raises(DamagedFile):
+        read_point(tmp_path / "plain.parquet", point.key, ())
+
+
+POINTS = tiny_sweep("lengths = [4, 6]", "lengths = [4, 6, 9]").points
+
+
+def names(points):
+    return [str(point) for point in points]
+
+
+def test_cheap_points_come_first_and_every_variant_of_one_seed_before_the_next():
+    assert names(select(POINTS))[:5] == [
+        "softmax n=4 seed=0",
+        "leftmost-hard n=4 seed=0",
+        "softmax n=4 seed=1",
+        "leftmost-hard n=4 seed=1",
+        "softmax n=6 seed=0",
+    ]
+
+
+@given(st.integers(1, 20))
+def test_shards_are_disjoint_complete_and_even(count):
+    shards = [select(POINTS, shard=f"{k}/{count}") for k in range(count)]
+    together = sorted(names(point for shard in shards for point in shard))
+    assert together == sorted(names(POINTS))
+    sizes = [len(shard) for shard in shards]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_conditions_are_met_all_at_once_and_take_several_values():
+    chosen = select(POINTS, only=["n=4,9", "variant=softmax", "seed=1"])
+    assert names(chosen) == ["softmax n=4 seed=1", "softmax n=9 seed=1"]
+
+
+def test_a_shard_of_a_choice_is_a_part_of_the_choice():
+    chosen = names(select(POINTS, only=["seed=0"]))
+    assert names(select(POINTS, only=["seed=0"], shard="1/2")) == chosen[1::2]
+
+
+def test_everything_that_cannot_be_selected_is_said_at_once():
+    said = refused("--only --shard", select, POINTS, only=["n=5", "depth=2", "variant"], shard="4/4")
+    assert "4 errors" in said
+    assert "n is one of 4, 6, 9" in said
+
+
+@pytest.mark.parametrize("shard", ["1", "a/b", "1/0", "0/0", "-1/2", "2/2", "1/2/3"])
+def test_a_shard_must_be_a_part_of_a_whole(shard):
+    refused("--shard", select, POINTS, shard=shard)
+
+
+def test_each_statistic_is_what_its_name_says():
+    norms = np.array([4.0, 1.0, 3.0, 2.0, 10.0], np.float32)
+    expected = {
+        "mean": 4.0,
+        "max": 10.0,
+        "min": 1.0,
+        "median": 3.0,
+        "q0": 1.0,
+        "q25": 2.0,
+        "q90": 7.6,
+        "q99.9": 9.976,
+    }
+    assert all(map(is_statistic, expected))
+    assert {name: compute(name, norms) for name in expected} == pytest.approx(expected, abs=1e-12)
+
+
+def test_the_mean_of_many_float32_is_summed_in_float64():
+    assert compute("mean", np.full(3_000_001, 0.1, np.float32)) == pytest.approx(np.float32(0.1), rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["q101", "q-1", "q", "q5e1", "Mean", "average", "sum", "__class__", ""])
+def test_other_names_are_no_statistics(name):
+    assert not is_statistic(name)
+    with pytest.raises(ValueError, match="statistic"):
+        compute(name, np.ones(3))

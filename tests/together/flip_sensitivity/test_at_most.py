@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens.cli.single import at_most_of, summary_of_words
 from jaxsens.core.results.pictures.picture import page
 from jaxsens.core.results.pictures.plot import draw_profile
 from jaxsens.core.results.result import FlipSensitivity, load_result
-from jaxsens.core.sweeps.single import at_most_of, summary_of_words
 from jaxsens.first_order import run
 from tests.core.flip_sensitivity.made import made as result_of
 from tests.refusals import refused
@@ -122,7 +122,7 @@ def test_signed_changes_below_resolution_are_a_dotted_range():
 
 
 def test_the_commands_summary_says_at_most_and_its_json_too(capsys):
-    from jaxsens.core.sweeps.single import model_source
+    from jaxsens.cli.single import model_source
 
     source = model_source(None, None, {"alphabet_size": 2})
     run = dataclasses.replace(FLOOR.run, versions={"device": "cpu"})

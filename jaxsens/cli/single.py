@@ -16,13 +16,11 @@ from rich.table import Table
 from rich.text import Text
 
 from jaxsens.core.base.errors import TOKEN_BYTES, InputError, Problems, check_fits
-from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.strict import did_you_mean, field_names, read_table, read_toml
 from jaxsens.core.base.text import print_text
-from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.flips.selection import default_flips
-from jaxsens.core.models.adapters import LayeredApply, as_model
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.results.interrupted import MeasurementInterrupted
 from jaxsens.core.results.measured import as_text, ceiling
 from jaxsens.core.results.pictures.view import in_context
@@ -211,13 +209,6 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
     return Summary(result, "Sensitivity by position", values, facts, table, remark if rounded else "")
 
 
-def scores_of(model: Any, ids: Any, readout: int | str | None) -> np.ndarray:
-    """Returns the scores of an input by a classifier, a `LayeredModel` with a `dtype`, read as in a result."""
-    with numerics(model.dtype):
-        own = LayeredApply(model.layered, model.layered.readout if readout is None else readout)
-        return compiled_output(own, model.parameters, np.asarray(ids, np.int32))
-
-
 def summary_of_text(result: FlipSensitivity, model: Any, text: str, top: int) -> Summary:
     """Returns the summary of a model on a text, with its `top` largest flips, each with its context.
 
@@ -252,6 +243,8 @@ def summary_of_text(result: FlipSensitivity, model: Any, text: str, top: int) ->
         "measured": f"{measure.symbol}, {measure.unit}",
     }
     if model.labels:
+        from jaxsens.pretrained.model import scores_of
+
         scores = zip(model.labels, jax.nn.softmax(scores_of(model, tokens, result.readout)), strict=True)
         about["labels"] = ", ".join(f"{name} {score:.2g}" for name, score in scores)
     rows = {f"{name} {_sizes(result)}": one for name, one in (("mean", "mean"), ("largest", "max"))}
