@@ -60,6 +60,7 @@ from .formal.constructions.compiler import compile_formula as compile_formula
 from .formal.languages.named import language as language
 from .pretrained.corpus import corpus_table as corpus_table
 from .pretrained.described import from_weights as from_weights
+from .pretrained.load import from_transformers as from_transformers
 from .pretrained.load import load_pretrained as load_pretrained
 
 __version__: str

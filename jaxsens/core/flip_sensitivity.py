@@ -26,7 +26,7 @@ from jaxsens.core.explain import warn_if_long
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
-from jaxsens.core.models.adapters import as_inputs, as_model, encoded, pieces_of
+from jaxsens.core.models.adapters import as_inputs, as_model, as_texts, encoded, pieces_of
 from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.run import PROGRESS, Finished, Measuring, Progress, progress_of
@@ -128,7 +128,8 @@ def flip_sensitivity(
             finite.
         MeasurementInterrupted: on Ctrl-C, with the finished flips.
     """
-    texts, tokens = tokens, encoded(model, tokens)
+    texts = as_texts(tokens)
+    tokens = encoded(model, texts)
     adapted, partial = as_model(model), flips.partial if isinstance(flips, Remaining) else None
     request = Request(flips if partial is None else partial.asked.flips, measure, engine, readout)
     with collecting("flip_sensitivity") as problems:

@@ -217,10 +217,10 @@ class Folder:
 
 
 def existing_folder(given: Any) -> Folder:
-    """Returns the folder, after checking that there is one.
+    """Returns the folder, after checking that there is one: the path, or a model's name at the hub in its local cache.
 
     Raises:
-        InputError: if not. A model's name at the hub is answered with the command that downloads it.
+        InputError: if not. A name that is not in the cache is answered with the command that downloads it.
     """
     if not isinstance(given, str | os.PathLike) or isinstance(given, bytes) or not str(given):
         raise InputError.of("folder", given, "the path of a folder", subject="load_pretrained")
@@ -237,9 +237,30 @@ def existing_folder(given: Any) -> Folder:
         raise InputError.of(
             "folder", str(given), "a file; give the folder that holds it", subject="load_pretrained"
         )
+    if (cached := in_hub_cache(str(given))) is not None:
+        return Folder(cached)
     raise InputError.of(
         "folder", str(given), f"no such folder{hub_command(str(given))}", subject="load_pretrained"
     )
+
+
+def in_hub_cache(name: str) -> Path | None:
+    """Returns the folder of a model's main revision in the hub's local cache; None if it is not there.
+
+    The layout is the documented one: models--ORG--NAME/refs/main names a folder within snapshots/.
+    """
+    if not _HUB_NAME.fullmatch(name):
+        return None
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = Path(os.environ.get("HF_HOME") or Path(base, "huggingface"))
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    place = cache / f"models--{name.replace('/', '--')}"
+    try:
+        revision = read_within(place / "refs" / "main", 256).decode().strip()
+    except (OSError, ValueError):
+        return None
+    folder = place / "snapshots" / revision
+    return folder if Path(revision).name == revision and folder.is_dir() else None
 
 
 def hub_command(name: str) -> str:

@@ -10,6 +10,8 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 import jax
@@ -30,7 +32,7 @@ from jaxsens.pretrained.families.family import Family, StoredTensor, Tensor, sto
 from jaxsens.pretrained.families.rotation import RotaryAngles
 from jaxsens.pretrained.families.weights import NARROW, Reader, check_narrow, parameters_of
 from jaxsens.pretrained.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, VOCABULARY, Folder, existing_folder
-from jaxsens.pretrained.model import PretrainedModel
+from jaxsens.pretrained.model import DescribedModel, PretrainedModel
 from jaxsens.pretrained.tokenizer import FolderTokenizer, read_tokenizer
 
 
@@ -132,14 +134,14 @@ def load_pretrained(
 ) -> PretrainedModel:
     """Returns a published model from a folder in the Hugging Face layout.
 
-    The folder has `config.json`, `tokenizer.json`, and the weights as `*.safetensors`, with or without an index.
-    A sentence encoder's `1_Pooling/config.json` says which row is read: "mean" or 0, [CLS]; its Dense modules map each
-    row. Nothing is downloaded, and nothing is unpickled. `docs/pretrained.md` lists the families and their options.
-    It needs the extra `pretrained`:
-    `pip install "jaxsens[pretrained]"`.
+    The folder is a path, or a model's name at the hub that is in its local cache. It has `config.json`,
+    `tokenizer.json`, and the weights as `*.safetensors`, with or without an index. A sentence encoder's
+    `1_Pooling/config.json` says which row is read: "mean" or 0, [CLS]; its Dense modules map each row. Nothing is
+    downloaded, and nothing is unpickled. `docs/pretrained.md` lists the families and their options. It needs the
+    extra `pretrained`: `pip install "jaxsens[pretrained]"`.
 
     Args:
-        folder: the folder's path.
+        folder: the folder's path, or the name of a downloaded model, such as "openai-community/gpt2".
         output: what is read from a row: "hidden", the row after the last layer and the final normalisation, (width,);
             "logits" of the causal or masked-language head, (symbols,); or the scores of a classifier's "labels",
             (labels,), whose names are `model.labels`. The class in config.json ends with ForSequenceClassification,
@@ -155,16 +157,73 @@ def load_pretrained(
         InputError: listing every error, with its remedy: a missing or damaged file; an architecture or option that is
             not served, before weights are read; quantised or missing weights; a name of the hub instead of a folder.
     """
-    with collecting("load_pretrained") as problems:
+    _check_options("load_pretrained", output, dtype, mesh)
+    here = existing_folder(folder)
+    _check_installed()
+    model: Any = _loaded(here, f"load_pretrained({str(here.path)!r})", output, dtype, mesh)
+    return model
+
+
+@naming_arguments
+def from_transformers(
+    model: Any,
+    tokenizer: Any = None,
+    *,
+    output: Output = "hidden",
+    dtype: str = "float32",
+    mesh: Mesh | None = None,
+) -> PretrainedModel | DescribedModel:
+    """Returns a model of the transformers library that is already in memory, of a family that is served.
+
+    It is what `load_pretrained` returns for the folder that the model's own `save_pretrained` writes, bit for bit. The
+    folder is a temporary one, so the weights' size is needed on disk for a moment. PyTorch is not imported here.
+
+    Args:
+        model: a `PreTrainedModel`, or a `SentenceTransformer`, which brings its tokenizer.
+        tokenizer: its fast tokenizer. Without one the model reads ids alone.
+        output, dtype, mesh: as of `load_pretrained`.
+
+    Raises:
+        InputError: as `load_pretrained`.
+
+    Example:
+        >>> model = jaxsens.from_transformers(bert, tokenizer)  # doctest: +SKIP
+        >>> jaxsens.flip_sensitivity(model, "the cat sat")  # doctest: +SKIP
+    """
+    _check_options("from_transformers", output, dtype, mesh)
+    with collecting("from_transformers") as problems:
+        for name, one in (("model", model), ("tokenizer", tokenizer)):
+            if not callable(getattr(one, "save_pretrained", None)) and (one is not None or name == "model"):
+                problems.add(name, type(one).__name__, "an object of transformers, which has save_pretrained")
+    _check_installed()
+    with TemporaryDirectory(prefix="jaxsens-") as folder:
+        for one in (model, tokenizer):
+            if one is not None:
+                one.save_pretrained(folder)
+        here = Folder(Path(folder))
+        encodes = tokenizer is not None or TOKENIZER in here.names()
+        made = _loaded(here, "from_transformers", output, dtype, mesh, encodes)
+    if not isinstance(made, PretrainedModel):
+        return made
+    name = str(getattr(model, "name_or_path", "") or made.family)
+    return dataclasses.replace(made, folder=Path(name), name=name)
+
+
+def _check_options(function: str, output: str, dtype: str, mesh: Mesh | None) -> None:
+    with collecting(function) as problems:
         inputs.choice("output", output, ("hidden", "logits", "labels"), problems)
         inputs.choice("dtype", dtype, (*DTYPES, NARROW), problems)
         inputs.mesh(mesh, problems)
         if not problems and mesh is not None and mesh.is_multi_process:
             problems.add("mesh", mesh, "devices of this process: other processes have a model of their own")
+
+
+def _loaded(
+    here: Folder, subject: str, output: Output, dtype: str, mesh: Mesh | None, encodes: bool = True
+) -> PretrainedModel | DescribedModel:
+    """Returns the model of a folder; without its tokenizer if it `encodes` nothing."""
     mesh = None if mesh is None else automatic(mesh)
-    here = existing_folder(folder)
-    _check_installed()
-    problems = Problems(f"load_pretrained({str(here.path)!r})")
+    problems = Problems(subject)
     options = here.config(problems)
     if here.models_within():
         problems.raise_if_any()
@@ -176,13 +235,14 @@ def load_pretrained(
     classifier, labels, of_classifier = head
     files, index = here.weight_files(problems)
     symbols = 0 if architecture is None else architecture.symbols
-    tokenizer = _tokenizer(here, family is not None and family.name == "esm", symbols, problems)
+    by_symbol = family is not None and family.name == "esm"
+    tokenizer = _tokenizer(here, by_symbol, symbols, problems) if encodes else None
     pooling = here.pooling(problems) if output == "hidden" else None
     dense = here.dense(pooling, problems)
     stored = stored_tensors(files, index, problems)
     maps = [stored_tensors([file], {}, problems) for file, _ in dense]
     problems.raise_if_any()
-    if family is None or architecture is None or tokenizer is None:
+    if family is None or architecture is None or (tokenizer is None and encodes):
         raise RuntimeError("a part is missing without an error")
     stored = family.unwrapped(stored)
     found = family.found(architecture, stored, output, problems, of_classifier)
@@ -197,6 +257,8 @@ def load_pretrained(
         parameters = layered.prepared(parameters_of(found, architecture.layers, Reader(dtype, mesh)))
         if dense:
             parameters |= {"dense": _dense(maps, architecture.width, computed, problems)}
+    if tokenizer is None:
+        return DescribedModel(layered, parameters)
     offset = architecture.position_offset
     padding = None if offset == 0 or family.counts_padding else offset - 1
     named = family.name, here.path, here.name

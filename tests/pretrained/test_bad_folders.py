@@ -441,6 +441,20 @@ def test_what_is_no_folder(given, command, tmp_path, monkeypatch):
     assert command in refused("folder", jaxsens.load_pretrained, given)
 
 
+def test_a_name_at_the_hub_stands_for_its_folder_in_the_local_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    place = tmp_path / "models--org--name"
+    (place / "snapshots" / "abc").mkdir(parents=True)
+    write_folder(place / "snapshots" / "abc")
+    command = refused("folder", jaxsens.load_pretrained, "org/name")  # which revision is not said
+    (place / "refs").mkdir()
+    (place / "refs" / "main").write_text("../snapshots/abc")
+    assert refused("folder", jaxsens.load_pretrained, "org/name") == command
+    (place / "refs" / "main").write_text("abc\n")
+    model = jaxsens.load_pretrained("org/name")
+    assert (model.name, model.folder) == ("org/name", place / "snapshots" / "abc")
+
+
 def test_unknown_arguments(tmp_path):
     write_folder(tmp_path)
     refused("dtype output", jaxsens.load_pretrained, tmp_path, output="pooled", dtype="float16")

@@ -6,6 +6,8 @@ import json
 import warnings
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
@@ -159,6 +161,11 @@ def test_pictures_and_files_have_the_text_itself(tmp_path):
     assert first.pieces == result.pieces
     assert second.pieces == (("[CLS]", " the", " cat", " sat", " [SEP]"),)
     assert jaxsens.flip_sensitivity(model, model.encode("the cat sat"), flips).pieces == second.pieces
+    for texts in (np.array([text, "the cat sat"]), pd.Series([text, "the cat sat"], index=[7, 9])):
+        columns = jaxsens.flip_sensitivity(model, texts, flips)
+        assert [one.pieces for one in columns] == [first.pieces, second.pieces]
+    given = {"input_ids": [model.encode("the cat sat")], "attention_mask": [[1] * 5]}
+    assert jaxsens.flip_sensitivity(model, given, flips).pieces == second.pieces
 
 
 def test_characters_beyond_the_font_are_drawn_by_another_or_named():

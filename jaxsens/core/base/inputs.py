@@ -295,8 +295,6 @@ def _instead_of(value: Any, ids: np.ndarray | None, one: bool, function: str) ->
         return value, "known values: call this outside jit, vmap and grad; it compiles what it runs"
     if is_masked(value):
         return value, UNMASKED
-    if isinstance(value, Mapping) and "input_ids" in value:
-        return type(value).__name__, 'its ids: tokens["input_ids"]'
     if array.size and isinstance(array.flat[0], str):
         remedy = "ids, not text, as [int(symbol) for symbol in word]; a model that encodes text takes one, or a list"
         return value, remedy

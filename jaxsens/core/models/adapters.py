@@ -34,16 +34,40 @@ from jaxsens.core.models.transformer.module import check_runs
 from jaxsens.core.models.transformer.parameters import stacked
 
 
+def as_texts(tokens: Any) -> Any:
+    """Returns an array or a pandas column of texts as a list, and the ids of what a tokenizer of transformers returns;
+    anything else unchanged.
+
+    Raises:
+        InputError: if the tokenizer has padded the texts.
+    """
+    if isinstance(tokens, Mapping) and "input_ids" in tokens:
+        seen = np.asarray(tokens.get("attention_mask", 1))
+        if seen.dtype == object or not seen.all():
+            remedy = "no padding, which the model would read: give the texts, or one text at a time"
+            raise InputError.of("tokens", "attention_mask with 0", remedy, subject="flip_sensitivity")
+        return tokens["input_ids"]
+    listed = (
+        tokens.tolist() if getattr(getattr(tokens, "dtype", None), "kind", "") in tuple("OTU") else tokens
+    )
+    return listed if _are_texts(listed) else tokens
+
+
+def _are_texts(tokens: Any) -> bool:
+    return isinstance(tokens, list | tuple) and bool(tokens) and all(isinstance(one, str) for one in tokens)
+
+
 def encoded(model: Any, tokens: Any) -> Any:
-    """Returns the ids of a text, or of each text of a list, if the model encodes texts; anything else unchanged."""
-    encode = getattr(model, "encode", None) if isinstance(model, LayeredModel) else None
+    """Returns the ids of a text, or of each text of a list, if the model encodes texts; others as `as_texts` does."""
+    encode, tokens = (
+        getattr(model, "encode", None) if isinstance(model, LayeredModel) else None,
+        as_texts(tokens),
+    )
     if encode is None:
         return tokens
     if isinstance(tokens, str):
         return encode(tokens)
-    if isinstance(tokens, list | tuple) and tokens and all(isinstance(one, str) for one in tokens):
-        return [encode(one) for one in tokens]
-    return tokens
+    return [encode(one) for one in tokens] if _are_texts(tokens) else tokens
 
 
 def pieces_of(

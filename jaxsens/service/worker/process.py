@@ -45,7 +45,7 @@ from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.models.adapters import as_inputs, as_model, encoded
 from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.results.measured import fingerprint, weights_of
-from jaxsens.pretrained.folder import hub_command
+from jaxsens.pretrained.folder import hub_command, in_hub_cache
 from jaxsens.pretrained.load import load_pretrained
 from jaxsens.service.worker.question import Question, read_question
 
@@ -60,7 +60,11 @@ class ServedModels:
     """
 
     def __init__(self, given: Mapping[str, str], dtype: str) -> None:
-        self.given, self._dtype = dict(given), dtype
+        cached = {
+            name: None if Path(place).is_dir() else in_hub_cache(place) for name, place in given.items()
+        }
+        self.given = {name: str(cached[name] or place) for name, place in given.items()}
+        self._dtype = dtype
         self._loaded = dict[tuple[str, str], tuple[Any, str]]()
         self._loading = threading.RLock()
 
@@ -120,7 +124,7 @@ def check_given(given: Mapping[str, str], problems: Problems) -> None:
             problems.add(
                 "--model", f"{name}={place}", "a name of letters, digits, dots and hyphens before the ="
             )
-        elif not (place and Path(place).is_dir()) and not named:
+        elif not named and not (place and Path(place).is_dir()) and in_hub_cache(place) is None:
             remedy = f"a folder that is there, or package.module:make{hub_command(place)}"
             problems.add("--model", f"{name}={place}", remedy)
 

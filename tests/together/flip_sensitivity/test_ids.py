@@ -70,7 +70,7 @@ def test_symbols_that_are_none_are_refused(symbols):
         ([[]], "tokens = 'shape (1, 0)'"),
         (3, "tokens = 'shape ()'"),
         (None, "tokens = None: whole numbers of shape (n,)"),
-        ({"input_ids": [0, 1]}, "tokens = 'dict': its ids: tokens[\"input_ids\"]"),
+        ({"input_ids": [[0, 1]], "attention_mask": [[1, 0]]}, "tokens = 'attention_mask with 0': no padding"),
         (pd.Series(["the", "cat"]), "ids, not text"),
         (np.array(["the", "cat"]), "ids, not text"),
         ("0110", "tokens = '0110': ids, not text, as [int(symbol) for symbol in word]"),
