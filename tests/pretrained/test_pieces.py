@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -162,7 +163,7 @@ def test_pictures_and_files_have_the_text_itself(tmp_path):
     assert second.pieces == (("[CLS]", " the", " cat", " sat", " [SEP]"),)
     assert jaxsens.flip_sensitivity(model, model.encode("the cat sat"), flips).pieces == second.pieces
     for texts in (np.array([text, "the cat sat"]), pd.Series([text, "the cat sat"], index=[7, 9])):
-        columns = jaxsens.flip_sensitivity(model, texts, flips)
+        columns: Any = jaxsens.flip_sensitivity(model, texts, flips)
         assert [one.pieces for one in columns] == [first.pieces, second.pieces]
     given = {"input_ids": [model.encode("the cat sat")], "attention_mask": [[1] * 5]}
     assert jaxsens.flip_sensitivity(model, given, flips).pieces == second.pieces

@@ -243,9 +243,8 @@ class LogProbability(OfFunction):
 
     def resolved(self, output_of: Callable[[int | str], tuple[int, str]] | None) -> Measure:
         if output_of is not None:
-            return LogProbability(
-                *output_of(self.token), *(() if self.against is None else output_of(self.against))
-            )
+            other = (None, "") if self.against is None else output_of(self.against)
+            return LogProbability(*output_of(self.token), *other)
         for name in ("token", "against"):
             if isinstance(getattr(self, name), str):
                 remedy = f"this model encodes no text; give the id of `{name}`"

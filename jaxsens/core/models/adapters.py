@@ -47,9 +47,9 @@ def as_texts(tokens: Any) -> Any:
             remedy = "no padding, which the model would read: give the texts, or one text at a time"
             raise InputError.of("tokens", "attention_mask with 0", remedy, subject="flip_sensitivity")
         return tokens["input_ids"]
-    listed = (
-        tokens.tolist() if getattr(getattr(tokens, "dtype", None), "kind", "") in tuple("OTU") else tokens
-    )
+    column: Any = tokens
+    kind = getattr(getattr(column, "dtype", None), "kind", "")
+    listed = column.tolist() if kind in ("O", "T", "U") else tokens
     return listed if _are_texts(listed) else tokens
 
 
