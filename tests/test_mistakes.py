@@ -118,6 +118,7 @@ MISTAKES = {
     "no outputs": asked("measure", "l1", "outputs", outputs=[]),
     "a threshold in words": asked("measure", "decision", "threshold", threshold="high"),
     "a negative token": asked("measure", "log-probability", "token", token=-1),
+    "a token against itself": asked("measure", "log-probability", "against", token=1, against=1),
     "a measure's unknown field": asked("measure", "l2", "output", output=[0]),
     "no such engine": asked("engine", "fast"),
     "an engine's unknown field": asked("engine", "vmap", "fast", fast=1),

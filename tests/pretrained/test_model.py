@@ -217,8 +217,9 @@ def test_the_log_probability_of_a_token_exactly_and_to_first_order(decoder):
 
 
 def test_the_log_probability_of_a_token_beyond_the_logits(decoder):
-    with refusal("token"):
-        jaxsens.flip_sensitivity(decoder, [8, 9], flips=[10], measure=jaxsens.LogProbability(20))
+    for name, token, against in ("token", 20, None), ("against", 3, 20):
+        with refusal(name):
+            jaxsens.flip_sensitivity(decoder, [8, 9], [10], jaxsens.LogProbability(token, against=against))
 
 
 def test_bad_ids_and_texts(encoder, tmp_path):

@@ -73,9 +73,7 @@ def measure(page, text=TEXT):
     page.locator("#sentence[data-shown=exact] button.token").first.wait_for()
 
 
-def answer(page, status, body):
-    """Answers the next questions in place of the service."""
-
+def answer_questions(page, status, body):
     def handle(route):
         route.fulfill(status=status, json=body) if route.request.method == "POST" else route.continue_()
 
@@ -198,7 +196,7 @@ def test_an_unusable_field_is_said_once_at_the_field_until_it_changes(page):
 
 
 def test_a_question_that_is_too_large_gets_an_estimate_a_sample_or_a_command(page):
-    answer(page, 413, {"error": "too large: 9 h"})
+    answer_questions(page, 413, {"error": "too large: 9 h"})
     page.locator("#text").fill(TEXT)
     page.get_by_role("button", name="Measure").first.click()
     page.get_by_role("button", name="Copy a command").click()
@@ -211,9 +209,9 @@ def test_a_question_that_is_too_large_gets_an_estimate_a_sample_or_a_command(pag
     page.locator("#sentence[data-shown=estimate]").wait_for()
 
 
-def test_a_failed_question_is_measured_again(page, service):
+def test_a_failed_question_is_measured_again(page):
     failed = {"id": "0" * 16, "state": "failed", "message": "The worker ended.", "question": {}, "about": {}}
-    answer(page, 202, failed)
+    answer_questions(page, 202, failed)
     page.locator("#text").fill(TEXT)
     page.get_by_role("button", name="Measure").click()
     page.locator("#state", has_text="The worker ended.").wait_for()

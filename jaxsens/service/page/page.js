@@ -165,7 +165,7 @@ function wrong(error, second) {
     say(find('#cost').textContent)
   }
   if (!count || lost.length) state(lost.filter(Boolean).join(' ') || error.message, true)
-  if (error.status === 413) offer(['Estimate only', estimate], ['Measure 1000 flips', () => { find('#advanced').open = true; find('#sample').value = 1000; ask() }], ['Copy a command', copy])
+  if (error.status === 413) offer(['Estimate only', estimateOnly], ['Measure 1000 flips', () => { find('#advanced').open = true; find('#sample').value = 1000; ask() }], ['Copy a command', copyCommand])
 }
 
 let pricing = 0
@@ -190,9 +190,9 @@ const offer = (...ways) => find('#then').replaceChildren(...ways.map(([textConte
   button.addEventListener('click', act)
   return button
 }))
-const estimate = () => { drawQuestion('engine', 'first-order'); ask() }
-const again = (job) => call(`/v1/measurements/${job.id}`, { method: 'DELETE' }).catch(() => {}).then(ask)
-function copy() {
+const estimateOnly = () => { drawQuestion('engine', 'first-order'); ask() }
+const measureAgain = (job) => call(`/v1/measurements/${job.id}`, { method: 'DELETE' }).catch(() => {}).then(ask)
+function copyCommand() {
   const { tokens } = questionOf(), said = `'${String(tokens).replaceAll("'", "'\\''")}'`
   const command = `jaxsens measure ${reads() ? `--pretrained FOLDER --text ${said}` : `--config MODEL.toml --tokens ${said}`} --save result.parquet`
   navigator.clipboard.writeText(command).then(() => say('Copied.'), () => {}).then(() => { find('#state').textContent = command })
@@ -234,7 +234,7 @@ function tell(job, what) {
   const done = job.state === 'finished' ? `${what}: finished.` : job.state === 'queued' ? 'Waiting for the measurements before it.' : `${what}: ${job.state}.`
   state(`${done} ${job.message}${more}`.trim(), job.state === 'failed')
   say(find('#state').textContent)
-  if (job.state === 'failed') offer(['Measure again', () => again(job)], ['Estimate only', estimate])
+  if (job.state === 'failed') offer(['Measure again', () => measureAgain(job)], ['Estimate only', estimateOnly])
 }
 
 // The tokens of a result: what stands in the text, and the flips of each.

@@ -60,13 +60,9 @@ class ServedModels:
     """
 
     def __init__(self, given: Mapping[str, str], dtype: str) -> None:
-        cached = {
-            name: None if Path(place).is_dir() else in_hub_cache(place) for name, place in given.items()
-        }
-        self.given = {name: str(cached[name] or place) for name, place in given.items()}
-        self._dtype = dtype
+        self.given = {name: str(_folder_of(place) or place) for name, place in given.items()}
+        self._dtype, self._loading = dtype, threading.RLock()
         self._loaded = dict[tuple[str, str], tuple[Any, str]]()
-        self._loading = threading.RLock()
 
     def get(self, name: str, output: str) -> tuple[Any, str]:
         """Returns a model and the digest of its weights.
@@ -113,6 +109,10 @@ def _labels(given: str) -> list[str]:
         return []
 
 
+def _folder_of(place: str) -> Path | None:
+    return Path(place) if place and Path(place).is_dir() else in_hub_cache(place)
+
+
 def check_given(given: Mapping[str, str], problems: Problems) -> None:
     """Adds an error for each model that is neither a folder nor a function's name."""
     if not given:
@@ -124,7 +124,7 @@ def check_given(given: Mapping[str, str], problems: Problems) -> None:
             problems.add(
                 "--model", f"{name}={place}", "a name of letters, digits, dots and hyphens before the ="
             )
-        elif not named and not (place and Path(place).is_dir()) and in_hub_cache(place) is None:
+        elif not named and _folder_of(place) is None:
             remedy = f"a folder that is there, or package.module:make{hub_command(place)}"
             problems.add("--model", f"{name}={place}", remedy)
 
