@@ -17,7 +17,7 @@ from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, PrecisionWarning, 
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.core.base.programs import as_arrays, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.checks import check, indices
+from jaxsens.core.checks import check, indices, precision
 from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
 from jaxsens.core.engines.request import Request, Valid
@@ -246,7 +246,7 @@ def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, war
         done[-1:] &= not done.all()
         raise MeasurementInterrupted(call.part(done), getattr(stop, "signal", signal.SIGINT)) from None
     if engine.exact:
-        rounding.warn_if_unresolved(result, stacklevel=4)
+        precision.warn_if_unresolved(result, stacklevel=4)
     return result
 
 
@@ -261,11 +261,8 @@ def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
     else:
         estimate = call.engine.estimate(model, engine.measure, run.n, placement.budget())
         parameters = estimate.first
-    passed = rounding.forward_pass(model, tokens, engine, parameters, placement)
-    message = rounding.beyond_precision(model, run.n) or rounding.unresolved_scores(
-        model, run.n, passed, engine.widens
-    )
-    if message is not None:
+    passed = precision.forward_pass(model, tokens, engine, parameters, placement)
+    if (message := precision.unreliable(model, run.n, passed, engine.widens)) is not None:
         warnings.warn(message, PrecisionWarning, stacklevel=5)
     indices.check_flips(model, tokens, flips, run.kind.longer)
     call.unflipped = passed.output if engine.outputs is None else passed.output[list(engine.outputs)]

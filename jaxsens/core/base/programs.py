@@ -417,11 +417,17 @@ class _Results(Generic[Result]):
             self._entries.pop(key, None)
 
 
-def program_key(parameters: Any, n: int) -> tuple[Any, tuple[Any, ...], int, bool]:
+class Shapes(tuple[Any, ...]):
+    """Shapes and dtypes in the key of a program. They refer to nothing mortal, so `cached` does not look into them."""
+
+    __slots__ = ()
+
+
+def program_key(parameters: Any, n: int) -> tuple[Any, Shapes, int, bool]:
     """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
     leaves, structure = jax.tree.flatten(parameters)
     dtypes = (leaf.dtype if _is_narrow(leaf) else jnp.result_type(leaf) for leaf in leaves)
-    shapes = tuple((np.shape(leaf), dtype) for leaf, dtype in zip(leaves, dtypes, strict=True))
+    shapes = Shapes((np.shape(leaf), dtype) for leaf, dtype in zip(leaves, dtypes, strict=True))
     return structure, shapes, n, jnp.result_type(float) == jnp.float64
 
 

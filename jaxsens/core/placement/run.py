@@ -164,7 +164,7 @@ class Measuring:
             if not is_whole(prepared.output):
                 filled = np.zeros(prepared.error_bound.shape, prepared.error_bound.dtype)
                 filled[: len(inputs)] = bound
-                prepared = replace(prepared, error_bound=jax.device_put(filled))
+                prepared = replace(prepared, error_bound=filled)
         if not len(flips):
             return
         counts = np.subtract(*np.searchsorted(self.inputs, [inputs + 1, inputs]))
@@ -257,7 +257,13 @@ def _chunks(
     filled = np.minimum(order[columns].reshape(-1, together), len(words) - 1)
     split = NamedSharding(mesh, PartitionSpec(mesh.axis_names))
     where = mesh.devices.flat[0] if is_single(mesh) else split
-    put, table = partial(jax.device_put, device=where), in_rows[filled]
+    # A program on the CPU reads NumPy's arrays; moving them takes longer than a short measurement.
+    put = (
+        np.asarray
+        if placement.platform.threads and is_single(mesh)
+        else partial(jax.device_put, device=where)
+    )
+    table = in_rows[filled]
     inputs = put(words[filled].astype(np.int32))
     blocks_of_flips = FlipBlock(*(put(part[table].astype(np.int32)) for part in flips))
     empty = put(np.zeros((*table.shape, *program.shape), program.dtype))

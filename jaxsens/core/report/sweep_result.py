@@ -23,14 +23,11 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_MOST_INSIDE = 4
-"""The lines whose legend stands inside the axes: more would hide them."""
-
-
-_LEGEND_BELOW: dict[str, Any] = {
-    "loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": 2, "fontsize": "x-small", "handlelength": 2.5,
+_LEGEND: dict[str, Any] = {
+    "loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": 2, "fontsize": "small", "handlelength": 2.5,
     "columnspacing": 1.0,
 }  # fmt: skip
+"""Below the axes: inside it would hide lines in a figure of one column."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +74,8 @@ class SweepResult(SweepData):
 
         Args:
             statistic: a statistic of the sweep.
-            axes: where to draw; None makes a new figure.
+            axes: where to draw; None makes a new figure. The legend stands below: give axes of a figure whose layout
+                makes room for it, as `layout="constrained"` does.
             variants: the models to draw, in this order; None for all.
             labels: what the legend calls them, by name. Others keep their names.
             title: above the panel; None for none.
@@ -92,7 +90,7 @@ class SweepResult(SweepData):
         from matplotlib.axes import Axes
 
         from jaxsens.core.report.figures import sensitivity_panel
-        from jaxsens.core.report.panels import draw_panel, legend_handles, panel_legend, variant_styles
+        from jaxsens.core.report.panels import draw_panel, panel_legend, variant_styles
 
         with collecting("plot") as problems:
             choice("statistic", statistic, self.plan.statistics, problems)
@@ -114,10 +112,7 @@ class SweepResult(SweepData):
         if axes is None:
             _, axes = pyplot.subplots(figsize=(5.0, 3.6), layout="constrained")
         draw_panel(axes, panel, title or "")
-        if len(panel.lines) > _MOST_INSIDE:
-            panel_legend(axes, panel, **_LEGEND_BELOW)
-        else:
-            axes.legend(handles=legend_handles(panel))
+        panel_legend(axes, panel, **_LEGEND)
         return axes
 
     def to_latex(self) -> str:

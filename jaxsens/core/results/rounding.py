@@ -15,12 +15,11 @@ it is measured.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -28,12 +27,10 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun, jaxprs_in_params
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import InputError, PrecisionWarning
 from jaxsens.core.base.nudged import DRAWS as NUDGES
 from jaxsens.core.base.nudged import nudged, salts
 from jaxsens.core.base.programs import (
     SOONER,
-    UNRESOLVED,
     as_arrays,
     cached,
     compiled,
@@ -43,7 +40,6 @@ from jaxsens.core.base.programs import (
     program_key,
     room_for,
 )
-from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.engine import LARGEST_PASS, Engine, FlipBlock
 from jaxsens.core.engines.vmap import HALF_UNIT, VmapEngine, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable
@@ -52,121 +48,15 @@ from jaxsens.core.models.adapters import Model, in_float64
 from jaxsens.core.models.transformer.layers import apply_operations
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.program import Ready, computed, inputs_at_once, of_first, prepared_on
+from jaxsens.core.placement.program import of_first
 from jaxsens.core.placement.run import ErrorBounds
-
-if TYPE_CHECKING:
-    from jaxsens.core.results.result import FlipSensitivity
-
-
-class ForwardPass(NamedTuple):
-    """The unflipped run of a model: the output on the first input, the largest |log-normaliser| of each layer of a
-    jaxsens transformer on any input, and the first inputs as the engine prepared them."""
-
-    output: Float[np.ndarray, " outputs"]
-    largest: Float[np.ndarray, " layers"]
-    first: Ready
-
-
-def forward_pass(
-    model: Model,
-    tokens: Int[np.ndarray, "batch n"],
-    engine: Engine,
-    parameters: Any,
-    placement: Placement,
-) -> ForwardPass:
-    """Prepares the first inputs as the engine does, and of a jaxsens transformer every one; keeps the first ones.
-
-    So this compiles nothing that a measurement does not need. Call it within `numerics(model.dtype)`.
-
-    Raises:
-        InputError: if the output on one of the inputs is not finite.
-    """
-    first: Any = None  # there is at least one input
-    largest = np.zeros(0 if model.config is None else model.config.layers)
-    with computed(engine, placement) as there:
-        size = inputs_at_once(engine, parameters, tokens.shape, there)
-        for start in range(0, size if model.config is None else len(tokens), size):
-            ready = prepared_on(there.local, engine, parameters, tokens[start : start + size])
-            bad = np.flatnonzero(~np.all(np.isfinite(ready.output), axis=1))
-            if len(bad):
-                where = f"its output on input {start + bad[0]} is not finite in {model.dtype}"
-                remedy = "look for NaN in its parameters, or use float64 or smaller weights"
-                raise InputError.note("model", f"{where}; {remedy}")
-            # An engine of a package may not see the scores.
-            sizes = ready.sizes.max(axis=0) if ready.sizes.size else 0
-            first, largest = first or ready, np.maximum(largest, sizes) if len(largest) else largest
-    return ForwardPass(first.output[0], largest, first)
-
-
-def unresolved_scores(model: Model, n: int, passed: ForwardPass, widens: bool) -> str | None:
-    """Returns why a jaxsens transformer's dtype cannot resolve its scores on inputs of length n, if it cannot.
-
-    With `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve. Only scores of keys
-    with weight matter, so the check uses the log-normaliser of each row, which is within log n of the largest score;
-    in the last layer only the readout row's. Hard weightings, sparsemax and entmax are skipped, as is a constructed
-    model up to its `exact_length`.
-    """
-    config = model.config
-    if config is None or (model.exact_length is not None and n <= model.exact_length):
-        return None
-    largest, dtype = passed.largest, "float64" if widens else model.dtype
-    error = largest * np.finfo(dtype).eps
-    if not np.any(error > UNRESOLVED):
-        return None
-    layer = int(np.argmax(error))
-    remedy = "smaller query and key weights, or a higher temperature"
-    if dtype == "float32":
-        remedy = f'dtype="float64", or {remedy}'
-        if difference.refusal(config) is None:
-            remedy = f'engine="difference", which measures in float64 what float32 cannot, {remedy}'
-    return (
-        f"n = {n}: attention scores of layer {layer} reach {largest[layer]:.2g}, where {dtype} has an error of "
-        f"{error[layer]:.2g}. A difference of 1 is a factor of e between attention weights, so the result "
-        f"may be an effect of rounding; use {remedy}"
-    )
-
-
-def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
-    """Issues one `PrecisionWarning` that counts the flips whose change is below the rounding of its arithmetic.
-
-    There is none if all of these are exactly 0: no path may lead from such a flip to the output, and of a model of
-    which all changes are 0 an `UnchangedWarning` says so.
-    """
-    blurred = ~result.resolved
-    count, zeros = int(blurred.sum()), int((blurred & (result.norms == 0)).sum())
-    if not count or count == zeros:
-        return
-    largest = np.max(result.resolution[blurred])
-    exact = f", {zeros} of them as exactly 0" if zeros else ""
-    warnings.warn(
-        f"n = {result.n}: {count} of {len(result)} flips change the output by less than its arithmetic resolves"
-        f"{exact}. Their change is at most its value plus `result.resolution`, up to {largest:.2g}. "
-        "`result.resolved` says which; statistics that they matter to say at most, and fits leave them out",
-        PrecisionWarning,
-        stacklevel=stacklevel,
-    )
-
-
-def beyond_precision(model: Model, n: int) -> str | None:
-    """Returns why a model that is exact up to some length cannot be trusted at length n, or None if it can."""
-    limit = model.exact_length
-    if limit is None or n <= limit:
-        return None
-    wider = 'with dtype="float64", which is exact for longer inputs, or ' if model.dtype == "float32" else ""
-    return (
-        f"n = {n}: in {model.dtype} this model is exact only up to n = {limit}. Rounding affects which key its "
-        f"attention chooses, so the result may be an effect of rounding; build the model {wider}under another "
-        "condition"
-    )
-
 
 FACTOR = 4.0
 """A change is taken to be off by this many times the rounding seen in the output: it has the rounding of two outputs,
 and that of the flipped input's may be larger."""
 
 DRAWS = 4
-"""So often are the numbers moved, in other ways."""
+"""The numbers are moved so often, each time in another way."""
 
 SHARE_PASSED = 1 / 32
 """The share of the flips' number that is run in float64, at unflipped inputs."""
@@ -224,8 +114,7 @@ def rounding_of(
             bounds.append(np.max(_moved_flips(sampled, parameters, *words, np.int32(len(sample)))))
         return float(np.max(bounds))
 
-    def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
-        del inputs, dtype
+    def bound(_inputs: Any, _dtype: str, outputs: np.ndarray) -> np.ndarray:
         return np.full(outputs.shape, largest() / len(nudging.outputs or outputs[0]) ** 0.5)
 
     return engine, bound
@@ -235,8 +124,7 @@ def rounding_of(
 def _moved_flips(
     engine: VmapEngine, parameters: Any, words: Any, positions: Any, symbols: Any, count: Any
 ) -> Float[Array, " room"]:
-    """Returns how far rounding puts the measure off, of each flip. What moves roundings takes a quarter of the time if
-    XLA fuses it as it does by default."""
+    """Returns how far rounding puts the measure of each flip off. XLA's default fusion takes a quarter of the time."""
 
     def one(word: Array, *flip: Array) -> Array:
         block = FlipBlock(*(part[None] for part in flip))
@@ -246,11 +134,11 @@ def _moved_flips(
 
 
 def output_rounding(model: Model, tokens: Int[np.ndarray, "inputs n"], flips: int = 0) -> ErrorBounds:
-    """Returns a bound of the rounding of each entry of the output's change, for models of layers.
+    """Returns a bound of the rounding of each entry of the output's change, for models of layers and `flips` flips.
 
     For a PyTorch model, one whose parameters are split, and one that takes long, a few roundings of the output are
     assumed. So they are of an output that every pass gives as the same number, unless the model promises it to be
-    exact: 1 + 1e-50 is 1 in each. An engine that bounds its own rounding needs no pass. `flips` is their number.
+    exact: 1 + 1e-50 is 1 in each. An engine that bounds its own rounding needs no pass.
     """
     n, each = tokens.shape[1], flips / len(tokens)
     exact = model.outputs is not None and set(model.outputs) <= set(model.exact_outputs)
@@ -291,8 +179,7 @@ def _spread(count: int, most: int) -> Int[np.ndarray, " chosen"]:
 
 
 def _passes(model: Model, n: int, dtype: str) -> tuple[Callable[..., Array], str, bool] | None:
-    """Returns what `_run` runs, with numbers moved by roundings of a dtype; the dtype of its arithmetic; and whether
-    that is the model's own.
+    """Returns the program of `_run`, with numbers moved by roundings of a dtype; its dtype; whether it is the model's.
 
     None where there is no pass (of PyTorch, and of parameters that are split), or it takes long. A jaxsens transformer
     is run in its float64 form, whose positions and temperatures are formulas.
@@ -313,8 +200,7 @@ def _passes(model: Model, n: int, dtype: str) -> tuple[Callable[..., Array], str
         size = program_size(model.apply, model.parameters, n)
     if size.operations > LARGEST_PASS:
         return None
-    structure, shapes, *_ = program_key(model.parameters, n)
-    if (wide := _pass_of(model.apply, structure, shapes, n)) is not None:
+    if (wide := _pass_of(model.apply, *program_key(model.parameters, n)[:3])) is not None:
         consts, run = wide
         return partial(run, list(consts), jax.tree.leaves(model.parameters)), "float64", False
     if size.equations > MOST_NUDGED_EQUATIONS:
@@ -329,14 +215,14 @@ def _run(
     words: Int[np.ndarray, "passes n"],
     few: Int[np.ndarray, " moved"],
 ) -> tuple[Float[np.ndarray, "passes outputs"], Float[np.ndarray, "draws moved outputs"]]:
-    """Returns what a program makes of words, and of some of them with its numbers moved, in `DRAWS` ways; on the host,
-    if it is in float64. It takes the words of each draw, 0 first, which moves nothing; the rounding; and their numbers.
-    """
+    """Returns the outputs of a program on words, and on a few of them with its numbers moved in `DRAWS` ways.
+
+    It takes the words of each draw (draw 0 moves nothing), the rounding, and the number of words."""
     rows = [np.resize(some, room_for(len(words))) for some in (np.arange(len(words)), few)]
     filled = words[np.stack(rows)].astype(np.int32)
     with numerics(dtype), on_host() if dtype == "float64" else nullcontext():
-        outputs = program(filled, np.asarray(step, dtype), np.array([len(words), len(few)], np.int32))
-        outputs = np.asarray(outputs, np.float64)
+        counts = np.array([len(words), len(few)], np.int32)
+        outputs = np.asarray(program(filled, np.asarray(step, dtype), counts), np.float64)
     return outputs[0, : len(words)], outputs[1:, : len(few)]
 
 
@@ -367,8 +253,7 @@ def _outputs_nudged(apply: Any, parameters: Any, words: Array, step: Array, coun
     del step
     parameters = as_arrays(parameters)
 
-    def run(word: Array) -> Array:
-        return output_vector(apply, parameters, word)
+    run = partial(output_vector, apply, parameters)
 
     def one(draw: Array) -> Callable[[Array], Array]:
         return partial(jax.lax.cond, draw == 0, run, nudged(run, salts()[draw - 1]))
@@ -418,9 +303,8 @@ def _is_wide(jaxpr: Any) -> bool:
         if "callback" in name or "random" in name or "threefry" in name:
             return False
         kinds = [value.aval.dtype for value in one.outvars if hasattr(value.aval, "dtype")]
-        if any(jnp.issubdtype(kind, jnp.floating) and kind != jnp.float64 for kind in kinds):
-            return False
-        if not all(map(_is_wide, jaxprs_in_params(one.params))):
+        narrow = any(jnp.issubdtype(kind, jnp.floating) and kind != jnp.float64 for kind in kinds)
+        if narrow or not all(map(_is_wide, jaxprs_in_params(one.params))):
             return False
     return True
 

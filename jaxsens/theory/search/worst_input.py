@@ -14,6 +14,7 @@ from jaxsens.core.base.errors import InputError, PrecisionWarning, collecting
 from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
+from jaxsens.core.checks.precision import forward_pass, unreliable
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips, alphabet_of
 from jaxsens.core.measures import Measure, read_norm
@@ -21,7 +22,6 @@ from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.results.measured import fingerprint
-from jaxsens.core.results.rounding import beyond_precision, forward_pass, unresolved_scores
 from jaxsens.theory.search import local_search
 from jaxsens.theory.search.local_search import Measurements, SearchProgress, climb
 from jaxsens.theory.search.options import Search
@@ -95,9 +95,6 @@ def worst_input(
             problems.add("engine", how, "an engine that measures: auto, vmap, incremental or difference")
         devices = checked_placement(placement, problems)
         inputs.progress(progress, 1, "a SearchProgress, or None", problems, bar=False)
-    imprecise = beyond_precision(model, space.n)
-    if imprecise is not None:
-        warnings.warn(imprecise, PrecisionWarning, stacklevel=3)
     with stopping.noting(signal.SIGINT), numerics(model.dtype):
         problem = problem_of(model, space, search, norm, how, devices)
         if devices.group is not None:
@@ -108,9 +105,8 @@ def worst_input(
             )
         first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
         passed = forward_pass(problem.model, first, problem.engine, problem.parameters, devices)
-        blurred = unresolved_scores(problem.model, space.n, passed, problem.engine.widens)
-        if blurred is not None and imprecise is None:
-            warnings.warn(blurred, PrecisionWarning, stacklevel=3)
+        if (message := unreliable(problem.model, space.n, passed, problem.engine.widens)) is not None:
+            warnings.warn(message, PrecisionWarning, stacklevel=3)
         if not _enumerable(problem):
             return _searched(problem, progress)
         measurements = Measurements(problem, budget=None)

@@ -322,9 +322,8 @@ def test_an_engine_that_cannot_serve_the_model_is_refused():
         worst_input(model_of(weighting="sparsemax"), 4, engine="difference", placement=Placement(ONE))
 
 
-def test_a_length_beyond_the_models_precision_is_warned_of(monkeypatch):
-    monkeypatch.setattr(
-        "jaxsens.theory.search.worst_input.beyond_precision", lambda subject, n: f"too long: {n}"
-    )
-    with pytest.warns(jaxsens.PrecisionWarning, match="too long: 3"):
-        worst_input(model_of(), 3, engine="vmap", placement=Placement(ONE))
+def test_a_length_beyond_the_models_precision_is_warned_of():
+    model = model_of()
+    model.exact_length = 2
+    with pytest.warns(jaxsens.PrecisionWarning):
+        worst_input(model, 3, engine="vmap", placement=Placement(ONE))

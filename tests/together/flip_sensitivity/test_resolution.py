@@ -13,13 +13,13 @@ import pytest
 import jaxsens
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import numerics
+from jaxsens.core.checks.precision import ForwardPass, forward_pass, unreliable
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.weighting import AdaptiveSoftmax
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.results.rounding import ForwardPass, forward_pass, unresolved_scores
 from tests.refusals import refused
 from tests.small_models import random_parameters, small
 
@@ -40,7 +40,7 @@ def passed(model: Model, words: np.ndarray) -> ForwardPass:
 
 def told(model: Model, n: int) -> str | None:
     with numerics(model.dtype):
-        return unresolved_scores(model, n, passed(model, words(n)), widens=False)
+        return unreliable(model, n, passed(model, words(n)), widens=False)
 
 
 def test_scores_beyond_the_dtype_are_warned_of_once_with_layer_and_remedy():
