@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import os
 import re
 import sys
+import typing
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from jaxsens.core.engines.options import AskedEngine
+from jaxsens.core.flips.flips import Flips
+from jaxsens.core.measures import Measure
 
 sys.path.insert(0, str(Path(__file__).parent / "_ext"))
 
@@ -21,6 +28,7 @@ version = release
 extensions = [
     "myst_nb",  # pages and notebooks in MyST Markdown; cells are run
     "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",  # a page for each public name
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",  # source of each name, without a hosting
     "sphinx_copybutton",
@@ -30,6 +38,7 @@ extensions = [
 ]
 html_math_renderer = "mathml"
 exclude_patterns = ["_build", "**/.ipynb_checkpoints"]
+templates_path = ["_templates"]
 
 # Pages
 
@@ -53,6 +62,25 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 autodoc_default_options = {"members": True}
+_INHERITED = (
+    "FlipSensitivity",
+    "TransformerConfig",
+    "analysis.RowChanges",
+    "theory.CertifiedBound",
+    "theory.Lemma5",
+    "theory.Restriction",
+    "theory.WorstInput",
+)
+_OPTIONS = (*Flips.kinds.values(), *Measure.kinds.values(), *AskedEngine.kinds.values())
+autosummary_context = {
+    "options_of": {
+        **{f"jaxsens.{name}": [":inherited-members:"] for name in _INHERITED},
+        **{f"jaxsens.{one.__name__}": [":no-members:"] for one in _OPTIONS},
+        "jaxsens.Transformer": [":inherited-members: Module"],
+        "jaxsens.KeptPrograms": [":members: close"],
+        "jaxsens.pretrained.ModelChanges": [":members: of"],
+    }
+}
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
@@ -89,13 +117,17 @@ _SEVERAL = re.compile(r"^(\s{4,})((?:\w+, )+\w+)(?=: )")
 """Names of arguments or attributes that are explained together: Sphinx would take all but the last for a type."""
 
 
+_AS_FOR_EVERY = re.compile(r"^(\s{4,})((?:\w+, )*\w+): as for every \w+ \(`(\w+)`\)\.(.*)")
+"""The fields of an option whose meaning its base class states."""
+
+
 def plain_text(
     app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
     """Escapes what formulas in docstrings mean otherwise than reStructuredText: |x - y|, and products a * b."""
     lines[:] = [
         _SEVERAL.sub(lambda found: found[1] + found[2].replace(", ", "/"), line)
-        for line in lines
+        for line in of_every_kind(lines)
     ]
     for k, line in enumerate(lines):
         if not line.lstrip().startswith((">>>", "...")):
@@ -116,20 +148,46 @@ def short_types(
     signature: str | None,
     returned: str | None,
 ) -> tuple[str | None, str | None]:
-    """Writes arrays as users import them, and the fields of a config, whose types hold their checks, without types."""
-    if signature and "Annotated[" in signature:
-        fields = inspect.signature(obj).parameters.values()
-        signature = (
-            "("
-            + ", ".join(str(field.replace(annotation=field.empty)) for field in fields)
-            + ")"
-        )
-        signature = signature.replace("<factory>", "...")
-    shown = [
-        text and text.replace("jaxlib._jax.Array", "Array")
-        for text in (signature, returned)
-    ]
+    """Writes arrays as users import them, and the fields of a config with their types, without how they are checked."""
+    if what == "class" and dataclasses.is_dataclass(obj) and signature:
+        with suppress(NameError):  # a type that only type checkers import
+            hints, own = typing.get_type_hints(obj), inspect.signature(obj)
+            fields = [
+                field.replace(annotation=Text(hints.get(name, Any)))
+                for name, field in own.parameters.items()
+            ]
+            signature = str(own.replace(parameters=fields, return_annotation=own.empty))
+            signature = signature.replace("<factory>", "...")
+    shown = [text and text.replace("jaxlib._jax.Array", "Array") for text in (signature, returned)]
     return shown[0], shown[1]
+
+
+class Text:
+    """A type that `inspect` writes by the names that users import."""
+
+    def __init__(self, kind: Any) -> None:
+        self.text = re.sub(r"\b[a-z_]\w*\.(?:\w+\.)*(?=\w)", "", inspect.formatannotation(kind))
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+def of_every_kind(lines: list[str]) -> list[str]:
+    """Returns a docstring in which fields that are "as for every kind" are explained as in the base class."""
+    described: list[str] = []
+    for line in lines:
+        found = _AS_FOR_EVERY.match(line)
+        if found is None:
+            described.append(line)
+            continue
+        base = {"Flips": Flips, "Measure": Measure}[found[3]]
+        attributes = inspect.getdoc(base).split("Attributes:\n")[1]
+        texts = dict(re.findall(r"(?m)^    (\w+): (.*(?:\n {6,}.*)*)", attributes))
+        described += [
+            f"{found[1]}{name}: {' '.join(texts[name].split())}" for name in found[2].split(", ")
+        ]
+        described += [f"{found[1]}    {found[4].strip()}"] if found[4] else []
+    return described
 
 
 def true_links(
