@@ -4,7 +4,7 @@ D. Chiang and P. Cholak, Overcoming a Theoretical Limitation of Self-Attention, 
 doi 10.18653/v1/2022.acl-long.527.
 
 Both models decide their language at every length with softmax attention and bounded position embeddings.
-docs/constructions-proofs.md has the gaps, and how the weights differ from the paper's.
+docs/named-constructions.md has the gaps, and how the weights differ from the paper's.
 
 Every coordinate of a model with layer normalisation stands next to its negative. The mean is then 0 in floating point
 too, in whatever order a machine adds.

@@ -2,7 +2,7 @@
 
 The program counts how many brackets are open. It finds the left bracket that each right one closes, which is the
 nearest of its depth, and looks for an error: a right bracket of another kind than that, or one that closes nothing.
-docs/constructions-proofs.md has its steps, and shows that the temperature 1/n suffices.
+docs/named-constructions.md has its steps, and shows that the temperature 1/n suffices.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Kozachinskiy, Steifer and Wałęga (Parity, Sensitivity, and Transformers, 2026, arXiv 2602.05896) prove that four layers
 suffice. The network here is jaxsens' own, with the properties that they claim. Nothing in it knows n: parameters,
-scores and embeddings are the same at every length, and with or without the future mask. docs/constructions-proofs.md
+scores and embeddings are the same at every length, and with or without the future mask. docs/named-constructions.md
 has its layers and their proof. Below, n is the number of keys that a row sees, and C the number of ones among them.
 """
 
