@@ -3,7 +3,7 @@
 The theorem: for every hard-attention transformer and every fraction C < 1 there is a c such that for all long
 enough inputs some restriction leaves C n positions free, and the output depends on at most c of them. Its proof goes
 layer by layer: inputs are fixed so that only few free keys can win any head of the layer, and then each row depends on
-few inputs. This module does the same; docs/restrictions.md compares it with the proof.
+few inputs. This module does the same; docs/restricting.md compares it with the proof.
 
 Which inputs to fix: a query of a head is settled when at most `allowed` rows with an open case can still win it. Fixing
 the inputs of a key so that its score is high settles the queries that rank few open rows above it. The proof finds one
