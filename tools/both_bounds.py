@@ -1,6 +1,6 @@
 """The certified bound without Lemma 5, and Lemma 5 with its constants: which is smaller, and how each falls with n.
 
-`python -m tools.both_bounds [--lengths 32 64 128 256] [--seeds 3]` prints the table of docs/measured/bounds.md.
+`python -m tools.both_bounds [--lengths 32 64 128 256] [--seeds 3]` prints the cases of docs/measured/bounds.md.
 Random models of two heads and width 6, whose queries and values are multiplied by a number.
 """
 
