@@ -13,8 +13,11 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"(?ms)^```{language}\n(.*?)^```$", README)
+START = (ROOT / "docs" / "start.md").read_text("utf-8")
+
+
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"(?ms)^```{language}\n(.*?)^```$", text)
 
 
 def test_there_are_two_commands_and_an_example():
@@ -52,9 +55,10 @@ def test_the_first_command_sweeps_a_shipped_config():
     )  # 128: no repository
 
 
-def test_the_code_prints_what_is_shown(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", [README, START], ids=["README", "start"])
+def test_the_code_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (code,), (shown,) = blocks("python"), blocks("text")
+    (code,), (shown,) = blocks("python", page), blocks("text", page)
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     printed = capsys.readouterr().out
     number = r"\d+\.\d+"

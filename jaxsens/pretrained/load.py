@@ -137,8 +137,8 @@ def load_pretrained(
     The folder is a path, or a model's name at the hub that is in its local cache. It has `config.json`,
     `tokenizer.json`, and the weights as `*.safetensors`, with or without an index. A sentence encoder's
     `1_Pooling/config.json` says which row is read: "mean" or 0, [CLS]; its Dense modules map each row. Nothing is
-    downloaded, and nothing is unpickled. `docs/pretrained.md` lists the families and their options. It needs the
-    extra `pretrained`: `pip install "jaxsens[pretrained]"`.
+    downloaded, and nothing is unpickled. `docs/reference/families.md` lists the families and their options. Install
+    the extra `pretrained`: `pip install "jaxsens[pretrained]"`.
 
     Args:
         folder: the folder's path, or the name of a downloaded model, such as "openai-community/gpt2".

@@ -1,4 +1,4 @@
-"""Every family and option beside what the transformers library computed, without it; and docs/pretrained.md."""
+"""Every family and option beside what transformers computed, without it; the pages of published models."""
 
 from __future__ import annotations
 
@@ -45,12 +45,16 @@ def test_every_family_is_recorded():
     assert {family for family, _ in RECORDED} == set(FAMILIES)
 
 
-DOCS = (Path(__file__).resolve().parents[2] / "docs" / "pretrained.md").read_text("utf-8")
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+SENTENCE = "The committee did not approve the budget, because the treasurer was absent."
 
 
 @pytest.mark.long
 def test_the_examples_run(tmp_path, monkeypatch, capsys):
-    sentence, large, changed = re.findall(r"(?ms)^```python\n(.*?)^```$", DOCS)
+    sentence, changed, large = re.findall(
+        r"(?ms)^```python\n(.*?)^```$", (DOCS / "pretrained.md").read_text("utf-8")
+    )
+    assert SENTENCE in sentence
     folder = tmp_path / "all-MiniLM-L6-v2"
     folder.mkdir()
     write_folder(folder, "bert")
@@ -59,13 +63,17 @@ def test_the_examples_run(tmp_path, monkeypatch, capsys):
     folder_in_bfloat16(tmp_path / "Meta-Llama-3-8B", "llama")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(compile(sentence, "docs/pretrained.md", "exec"), names)
-    assert re.search(r"\w+ -> (dog|the)\n$", capsys.readouterr().out)
+    exec(compile(sentence.replace(SENTENCE, "the cat sat on a mat"), "docs/pretrained.md", "exec"), names)
+    assert re.search(
+        r"(?m)^FlipSensitivity\(n=8, .*\n.*position +token +replacement", capsys.readouterr().out
+    )
+    assert Path("sentence.png").stat().st_size > 0
     exec(compile(changed, "docs/pretrained.md", "exec"), names)
     exec(compile(large, "docs/pretrained.md", "exec"), names)
     assert names["result"].max > 0
 
 
 def test_every_family_has_a_row():
-    listed = re.findall(r"(?m)^\| `([\w-]+)` \|", DOCS)
+    page = (DOCS / "reference" / "families.md").read_text("utf-8")
+    listed = re.findall(r"(?m)^\| `([\w-]+)` \|", page)
     assert listed == ["model_type", *FAMILIES]

@@ -250,7 +250,7 @@ def test_no_folder_gives_other_ids_than_the_library(kind, scheme, option, tmp_pa
     names |= {"mask_token": "<mask>"} if kind == "RobertaTokenizer" else {}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind, **names, **option}))
     library = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    # For other texts, the library's Llama differs from such a tokenizer.json, as docs/pretrained.md says.
+    # For other texts, the library's Llama differs from such a tokenizer.json, as docs/reference/families.md says.
     texts = ("ab cd", "c  ab") if scheme == "normaliser" else ("ab cd", " ab", "a<s>b d", "c  ab")
     wanted = [library(text).input_ids for text in texts]
     if wanted != [made.encode(text).ids for text in texts]:

@@ -1,4 +1,4 @@
-"""The figure of docs/figures.md, and the texts of reports: each is there, and each is used."""
+"""The cells of the first pages run, also those of a figure for a paper; every text of reports is there and used."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ import re
 from pathlib import Path
 
 import matplotlib as mpl
+import pytest
 from matplotlib import pyplot
 
+from jaxsens.cli import main
 from jaxsens.core.report import texts
-from jaxsens.core.sweeps.config import parse_sweep_config
-from jaxsens.core.sweeps.sweep import run_sweep
-from tests.core.sweeps.tiny import TINY, quiet
 
 
-def test_the_figure_of_the_guide_is_made_in_ten_lines(tmp_path, monkeypatch):
+@pytest.mark.long
+@pytest.mark.parametrize("page", ["first-sweep.md", "your-model.md"])
+def test_the_cells_of_a_first_page_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    text = (Path(__file__).parents[3] / "docs" / "figures.md").read_text("utf-8")
-    code = text.split("```python\n")[1].split("```")[0]
-    assert len([line for line in code.splitlines() if line]) <= 10
-    text = TINY.replace("[4, 6]", "[4, 6, 8]")
-    sweep = parse_sweep_config(text)
-    assert run_sweep(sweep, Path("results/quickstart"), sweep.points, quiet()).exit_code == 0
+    text, names = (Path(__file__).parents[3] / "docs" / "tutorials" / page).read_text("utf-8"), {}
     with mpl.rc_context():
-        exec(compile(code, "figures.md", "exec"), {})
-        pyplot.close()
-    pdf = Path("figure.pdf").read_bytes()
-    assert b"/FontFile2" in pdf
-    assert b"/Type3" not in pdf
+        for cell in re.findall(r"(?ms)^```\{code-cell\} python\n(.*?)^```$", text):
+            code = re.sub(r"\A((?s:---\n.*?\n---\n)|(:.*\n)+)", "", cell)
+            if code.startswith("!jaxsens "):
+                assert main(code.split()[1:]) == 0
+            else:
+                exec(compile(code, page, "exec"), names)
+        pyplot.close("all")
+    (pdf,) = tmp_path.glob("*.pdf")
+    assert (b"/Type3" in pdf.read_bytes()) == (page == "your-model.md")  # Matplotlib's default
 
 
 FOLDER = Path(texts.__file__).parents[2]
