@@ -7,15 +7,12 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 import jaxsens
 from jaxsens.core.base import registry
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.base.programs import PLATFORMS, compiled_for, compiling_for, platform_of
-from jaxsens.core.base.text import markdown_table
+from jaxsens.core.base.programs import PLATFORMS, compiled_for, compiling_for
 from jaxsens.core.models.transformer.layers import apply
 from tests.refusals import refused
 
@@ -62,10 +59,6 @@ def test_a_platform_without_a_row_is_refused_by_name():
     assert "metal" in refused("", PLATFORMS.__getitem__, "metal")
 
 
-def test_a_mesh_has_the_row_of_its_devices():
-    assert platform_of(Mesh(np.array(jax.devices("cpu")[:1]), ("flips",))) is PLATFORMS["cpu"]
-
-
 def test_a_program_is_traced_for_the_platform_it_is_for_and_not_for_the_one_at_hand():
     """On a CPU long attention goes by head, in blocks; a GPU takes all rows at once. JAX keeps both apart."""
     config = jaxsens.TransformerConfig(alphabet_size=2, width=8, heads=2, layers=1, readout="mean")
@@ -82,8 +75,3 @@ def test_a_program_is_traced_for_the_platform_it_is_for_and_not_for_the_one_at_h
         assert compiled_for() is PLATFORMS["gpu"]
         assert loops() < before
     assert (compiled_for(), loops()) == (PLATFORMS["cpu"], before)
-
-
-def test_a_table_has_a_line_for_its_header_the_rule_and_each_row_and_bars_are_no_cells():
-    table = markdown_table(("a", "n"), [("x|y", 3), ("", 1.5)])
-    assert table.splitlines() == ["| a | n |", "| --- | --- |", r"| x\|y | 3 |", "|  | 1.5 |"]

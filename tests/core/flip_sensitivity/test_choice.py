@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import time
 from typing import Any
 
 import jax.numpy as jnp
@@ -82,22 +81,6 @@ def test_the_second_request_of_a_process_for_a_program_counts_many_and_its_resul
     for options in others:
         assert "for one call" in jaxsens.flip_sensitivity(subject, word, **options).engine.why
     assert "for one call" in jaxsens.flip_sensitivity(subject, word[1:]).engine.why
-
-
-def test_what_remains_of_a_call_goes_on_by_the_engine_with_which_it_began():
-    subject, word = model(1, width=8), np.append(np.random.default_rng(1).integers(0, 2, 40), 2)
-    whole = jaxsens.flip_sensitivity(subject, word)
-
-    def stop(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    for engine in ("auto", Auto(8)):
-        with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-            jaxsens.flip_sensitivity(subject, word, engine=engine, progress=stop)
-        partial = caught.value.partial
-        rest = jaxsens.flip_sensitivity(subject, word, partial.remaining)
-        assert rest.asked.engine == partial.asked.engine == (Auto(MANY_CALLS) if engine == "auto" else engine)
-        np.testing.assert_allclose(partial.joined(rest).norms, whole.norms, rtol=1e-4)
 
 
 def test_the_difference_engine_has_one_form_whoever_asks_for_it():
@@ -185,18 +168,6 @@ def test_a_forward_pass_keeps_the_digits_that_its_reason_promises():
     norms = jaxsens.flip_sensitivity(single, word).norms
     exact = jaxsens.flip_sensitivity(single, word, engine="difference").norms
     assert np.median(np.abs(norms / exact - 1)) < 4 * n * np.finfo(np.float32).eps
-
-
-def test_the_choice_knows_no_clock(monkeypatch):
-    models = [model(layers) for layers in (1, 2, 3)]
-    before = [chosen(one, n) for one in models for n in (64, 512)]
-
-    def unknown() -> float:
-        raise AssertionError("the clock was read")
-
-    for name in ("perf_counter", "monotonic", "process_time"):
-        monkeypatch.setattr(time, name, unknown)
-    assert [chosen(one, n) for one in models for n in (64, 512)] == before
 
 
 @pytest.mark.needs("first_order")

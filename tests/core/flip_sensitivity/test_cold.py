@@ -17,11 +17,9 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens.core.base.programs import LARGEST_TIED, numerics
-from jaxsens.core.choose import Work
 from jaxsens.core.engines.difference.rules import best_tied, log1p, softmax_change
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.transformer.parameters import initialise
-from jaxsens.core.placement import run
 from tests import wide_reference
 from tests.lanes import examples
 from tools.cold import FLOOR, Model, drawn, errors_of
@@ -205,20 +203,6 @@ def test_the_change_of_a_sigmoid_keeps_its_digits_for_scores_and_changes_of_any_
         assert np.all(np.abs(change - step) <= off * np.abs(step) + tiny)
 
 
-@pytest.mark.long
-def test_plain_models_are_measured_in_their_own_dtype():
-    # Were everything declined, the engine would pass all of the above and be of no use.
-    plain = drawn(0, weightings=("softmax",), layer_norm="none", scores="dot-product")
-    errors = errors_of(plain, "float64")
-    assert errors is not None
-    assert errors.elsewhere == 0
-    config = binary("softmax", dtype="float32")
-    result = jaxsens.flip_sensitivity(
-        jaxsens.Transformer(config, seed=0), [0, 1, 1, 0] * 4, engine="difference"
-    )
-    assert "float64" not in result.engine.reason
-
-
 def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
     config = binary("temperature-cubic", dtype="float32")
     model, word = jaxsens.Transformer(config, seed=0), [0, 1, 1, 0] * 4
@@ -239,32 +223,3 @@ def test_three_layers_are_resolved_in_float32_and_no_flip_is_off_by_more_than_it
     off = np.abs(found.norms - wide_reference.flip_norms(config, parameters, word, pairs))
     assert np.all(off <= found.resolution)
     assert np.all(found.resolution <= 1e-2 * found.norms)
-
-
-@pytest.mark.long
-def test_where_float32_leaves_the_output_no_digits_no_float32_program_is_compiled(monkeypatch):
-    config, word = binary("temperature-cubic", dtype="float32"), np.tile([0, 1, 1, 0], 4)
-    monkeypatch.setattr(Work, "resolves", lambda *given: True)
-    ran: list[Any] = []
-    chunks = run._chunks
-    monkeypatch.setattr(run, "_chunks", lambda one, *more: ran.append(one.engine) or chunks(one, *more))
-    result = jaxsens.flip_sensitivity(jaxsens.Transformer(config, seed=0), word, engine="difference")
-    assert "all flips by whole rows in float64" in result.engine.reason
-    assert [engine.wide for engine in ran] == [True]
-    ran.clear()
-    plain = jaxsens.Transformer(config.replace(weighting="softmax"), seed=0)
-    assert "float64" not in jaxsens.flip_sensitivity(plain, word, engine="difference").engine.reason
-    assert [engine.wide for engine in ran] == [False]
-
-
-def test_weight_that_moves_to_a_key_of_the_same_value_loses_nothing():
-    # From a key to one whose value is what the first one's becomes: how the weight is divided does not matter then,
-    # although scores of 2e6 leave it no more than ten digits in float64.
-    s = np.array([-1931445.9114, -1937981.9426, -1938426.0283])
-    ds, v, dv = np.array([-6536.1449, 0.0, 0.0]), np.array([-44.0, 50.0, 10.0]), np.array([94.0, 0.0, 0.0])
-    with numerics("float64"):
-        new, change = (
-            np.asarray(each) for each in softmax_change(jnp.asarray(s)[None], jnp.asarray(ds)[None])
-        )
-    assert 0.1 < new[0, 0] < 0.9
-    assert change[0] @ v + new[0] @ dv == pytest.approx(50 + 44, rel=1e-15)

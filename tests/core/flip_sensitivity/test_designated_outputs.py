@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -61,13 +60,6 @@ def test_beyond_its_exact_length_one_warning_names_lengths_dtype_and_remedy(dtyp
     assert len(caught) == 1
     assert f"n = 6: in {dtype} this model is exact only up to n = 5" in str(caught[0].message)
     assert caught[0].filename == __file__
-
-
-def test_the_warning_comes_before_the_work():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(jaxsens.PrecisionWarning):
-            jaxsens.flip_sensitivity(model(), WORD, progress=lambda done, of: pytest.fail("work was done"))
 
 
 def test_models_of_other_kinds_designate_nothing():

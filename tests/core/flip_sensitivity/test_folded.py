@@ -260,16 +260,3 @@ def test_what_it_does_not_apply_to_is_measured_all_the_same():
     ):
         assert folded.refusal(small(feed_forward=20, **changes)) is not None
     assert folded.refusal(small(feed_forward=20)) is None
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("weighting", ["softmax", "average-hard", "leftmost-hard"])
-def test_of_one_layer_nothing_is_prepared_but_what_the_row_that_is_read_needs(weighting):
-    config, counts = small(layers=1, weighting=weighting), []
-    prepare = jax.jit(DifferenceEngine(L2(), None, config).prepare)
-    with numerics("float64"):
-        for n in (256, 512, 1024):
-            tokens = jax.ShapeDtypeStruct((n,), np.int32)
-            compiled = prepare.lower(Transformer(config).parameters, tokens).compile()
-            counts.append((compiled.cost_analysis() or {})["flops"])
-    assert max(np.diff(np.log2(counts))) < 1.1, counts

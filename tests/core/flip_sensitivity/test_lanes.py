@@ -54,21 +54,6 @@ def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine
         np.testing.assert_array_equal(found[count], found[1])
 
 
-def test_threads_run_compiled_programs_where_jit_is_disabled_for_all_of_them(used, monkeypatch):
-    model, word = jaxsens.Transformer(small(layers=1)), np.append(np.arange(21) % 3, 3)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(2))
-    monkeypatch.setattr(run, "_SHORT", 0.0)
-    where = jaxsens.Placement(mesh_of(1))
-    plain = jaxsens.flip_sensitivity(model, word, engine="vmap", placement=where).norms
-    jax.config.update("jax_disable_jit", True)
-    try:
-        found = jaxsens.flip_sensitivity(model, word, engine="vmap", placement=where).norms
-    finally:
-        jax.config.update("jax_disable_jit", False)
-    assert used == [2, 2]
-    np.testing.assert_array_equal(found, plain)
-
-
 def test_all_threads_together_stay_within_the_budget(used, monkeypatch):
     # A length no other test has: programs that were compiled before would not be seen.
     model, word = jaxsens.Transformer(small(layers=1)), np.append(np.arange(70) % 3, 3)

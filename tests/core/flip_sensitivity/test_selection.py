@@ -17,7 +17,6 @@ import jaxsens
 from jaxsens import Transformer, load_result
 from jaxsens.core.flips.flip_table import Candidates, Lists, nearest_symbols
 from jaxsens.core.flips.flips import Delete, Mask, Neighbours, Pairs, Repeat, Substitute
-from jaxsens.core.measures import Function
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement.placement import Placement
 from tests import reference
@@ -85,13 +84,6 @@ def test_the_flips_of_lists_are_those_of_plain_loops(problem, count):
     assert set(listed(drawn)) <= set(everything)
 
 
-def test_four_million_flips_are_listed():
-    tokens = np.random.default_rng(0).integers(0, 30_522, (1, 138))
-    which = np.where(np.arange(138) < 137, 0, -1)[None]
-    flips = Candidates.of(tokens, Lists.of([np.arange(30_522)]), which).table()
-    assert len(flips) == 137 * 30_521
-
-
 def test_samples_are_uniform_over_flips():
     tokens = np.zeros((1, 5), int)
     counts = np.zeros(10)
@@ -108,13 +100,6 @@ def test_huge_alphabets_are_sampled_without_listing_all_flips():
     flips = Candidates.of(tokens, Lists.of([np.arange(50_000)]), rows).table(10)
     assert len(flips) == 10
     assert flips.population == 99_999 * 49_999
-
-
-def test_positions_are_taken_in_any_sequence():
-    assert Substitute(positions=range(2, 4)).positions == (2, 3)
-    whole = Substitute(positions=np.array([3, 1], np.uint8))
-    assert whole.positions == (3, 1)
-    assert hash(whole) == hash(Substitute(positions=[3, 1]))
 
 
 # Symbols
@@ -145,17 +130,6 @@ def test_the_flips_asked_for_are_measured_and_no_others(flips, pairs):
     for k, (_, p, s) in enumerate(listed(result)):
         assert table[p, result.alphabet.index(s)] == result.norms[k]
     assert np.isfinite(table).sum() == len(result)
-
-
-def test_a_sample_is_one_of_the_flips_that_would_be_measured():
-    one = measure(Substitute(sample=6, seed=3))
-    assert (len(one), one.population) == (6, 24)
-    assert {*listed(one)} <= {*listed(measure())}
-    where = measure(Substitute(positions=[1, 2], sample=3))
-    assert {*where.positions.tolist()} <= {1, 2}
-    assert where.population == 8
-    drawn = measure(Substitute({1: [0, 1, 2], 3: [0, 4]}, sample=2))
-    assert (len(drawn), drawn.population) == (2, 5)
 
 
 # Neighbours
@@ -350,42 +324,11 @@ def test_a_group_is_flipped_together(symbols):
     assert "to_pandas()" in refused("", result.profile)
 
 
-def test_a_smaller_group_changes_no_other_position():
-    def model(tokens):
-        return jnp.sum(tokens * jnp.array([1.0, 10.0, 100.0, 1000.0]))
-
-    result = flip_sensitivity(model, [0, 0, 0, 0], Substitute([1], groups=[(0, 1), (2,)]))
-    assert result.norms.tolist() == [11.0, 100.0]
-
-
 def test_neighbours_of_a_group_are_those_of_each_of_its_symbols():
     result = flip_sensitivity(MODEL, WORD, flips=Neighbours(2, groups=[(1, 2)]))
     table = np.asarray(MODEL.parameters.embedding)
     pairs = zip(*(nearest(table, WORD[p], 2, range(5)) for p in (1, 2)), strict=True)
     assert result.to_pandas()["symbols"].tolist() == sorted(pairs)
-
-
-def test_a_result_of_groups_comes_back_and_gives_its_parts(tmp_path):
-    result = flip_sensitivity(
-        MODEL, TWO, flips=Substitute(PIECES, groups=GROUPS), measure=Function(lambda y: y[0])
-    )
-    result.save(tmp_path / "r.parquet")
-    loaded = load_result(tmp_path / "r.parquet")
-    assert loaded.to_pandas().equals(result.to_pandas())
-    assert loaded.description() == result.description()
-    part, table = loaded.of_input(1), result.to_pandas()
-    assert part.to_pandas()["symbols"].tolist() == table[table["input"] == 1]["symbols"].tolist()
-    assert part.argmax.norm == table[table["input"] == 1]["norm"].max()
-
-
-def test_groups_are_sampled_and_measured_by_any_measure():
-    whole = flip_sensitivity(MODEL, TWO, flips=Substitute(groups=GROUPS), measure="cosine")
-    some = flip_sensitivity(MODEL, TWO, flips=Substitute(sample=4, groups=GROUPS), measure="cosine")
-    assert (len(some), some.population) == (4, len(whole))
-    every, drawn = whole.to_pandas(), some.to_pandas()
-    both = drawn.merge(every, on=["input", "positions", "symbols"], suffixes=("", "_of_all"))
-    assert len(both) == 4
-    np.testing.assert_allclose(both["norm"], both["norm_of_all"], rtol=1e-9)
 
 
 # Unusable arguments
@@ -414,13 +357,6 @@ def test_groups_are_sampled_and_measured_by_any_measure():
 )
 def test_unusable_flips_are_one_error_each(flips, names):
     assert "errors" not in refused(names, measure, flips)
-
-
-def test_errors_of_what_is_flipped_come_with_those_of_the_input():
-    refused("flips", flip_sensitivity, lambda t: jnp.sum(t) * 1.0, [0, 1, 2], flips=Neighbours(3))
-    refused("measure tokens flips.symbol", flip_sensitivity, MODEL, [], flips=Pairs([(1, 9)]), measure="l3")
-    for flips in ({1: [0]}, Substitute(groups=[(1, 2)]), "delete"):
-        refused("tokens", flip_sensitivity, MODEL, [], flips)
 
 
 # Memory, large tables, and completion

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.models.torch_model import TorchModel
 from jaxsens.core.placement.placement import local_mesh
 from tests.refusals import refused
 
@@ -74,14 +73,6 @@ class InJax:
 
 def measured(model: Any, **options: Any) -> jaxsens.FlipSensitivity:
     return jaxsens.flip_sensitivity(model, TOKENS, options.pop("flips", SYMBOLS), **options)
-
-
-def test_a_module_is_measured_as_the_same_network_in_jax():
-    module = Mean().eval()
-    result = measured(jaxsens.from_torch(module), readout="mean")
-    expected = measured(InJax("float32", mean=True), readout="mean")
-    np.testing.assert_allclose(result.norms, expected.norms, rtol=1e-4)
-    assert (result.engine.name, result.dtype) == ("vmap", "float32")
 
 
 class Padded(Mean):
@@ -258,11 +249,6 @@ def test_an_output_that_cannot_be_measured_is_refused(wrap, output):
     assert "Wrapped" in said
 
 
-def test_of_several_outputs_those_that_there_are_are_named():
-    model = jaxsens.from_torch(Wrapped(lambda rows: {"a": rows, "b": rows}).eval())
-    assert "output='a' or output='b'" in refused("model", measured, model, readout=0)
-
-
 @pytest.mark.needs("first_order")
 def test_what_is_no_module_ready_to_be_measured_is_refused():
     from_torch: Any = jaxsens.from_torch
@@ -297,13 +283,3 @@ def test_ids_beyond_the_embedding_are_refused_before_anything_is_measured():
 def test_explain_counts_the_operations_of_a_pass():
     told = jaxsens.explain(jaxsens.from_torch(Mean().eval()), 6, flips=SYMBOLS, readout="mean")
     assert told.operations == 37 * 2 * 6 * WIDTH * 3
-
-
-def test_called_with_an_array_it_is_the_module():
-    model = jaxsens.from_torch(Rows().eval())
-    assert isinstance(model, TorchModel)
-    one, several = model(TOKENS), model(np.stack([TOKENS, TOKENS[::-1]]))
-    assert (one.shape, several.shape) == ((6, 3), (2, 6, 3))
-    np.testing.assert_allclose(
-        np.asarray(jax.jit(jax.vmap(model))(jnp.asarray([TOKENS]))), one[None], rtol=1e-6
-    )

@@ -6,17 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.models.parts.masks import MASKS
 from jaxsens.core.models.parts.positions import Component, Limb
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import HardWeighting, Softmax, averages
 from jaxsens.core.models.transformer import layers, trace
-from jaxsens.core.models.transformer.trace import centred_scores, scores
+from jaxsens.core.models.transformer.trace import centred_scores
 from tests import reference
 from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small
 from tests.tolerances import FORWARD
@@ -54,37 +51,6 @@ def test_a_model_means_the_same_in_blocks_of_rows(monkeypatch):
     config = centred(mask="future", weighting="temperature-log")
     monkeypatch.setattr(trace, "SCORES_IN_MEMORY", 2 * len(WORD) * 2)
     assert_follows_the_reference(config, random_parameters(config), WORD)
-
-
-@pytest.mark.long
-@given(
-    seed=st.integers(0, 10**6),
-    scale=st.sampled_from([1e-3, 1.0, 1e3]),
-    mask=st.sampled_from(list(MASKS)),
-    exact=st.booleans(),
-)
-def test_every_row_is_the_plain_row_shifted_so_that_the_best_key_has_0(seed, scale, mask, exact):
-    config = small(mask=mask, weighting="average-hard" if exact else "softmax")
-    rng = np.random.default_rng(seed)
-    queries, keys = (scale * rng.normal(size=(2, 6, 4)) for _ in range(2))
-    keys[:, 4] = keys[:, 1]
-    place = np.arange(6)
-    seen = np.broadcast_to(
-        [[reference.visible(mask, int(i), int(j)) for j in place] for i in place], (2, 6, 6)
-    )
-    with numerics("float64"):
-        arrays = jnp.asarray(queries), jnp.asarray(keys)
-        found = np.asarray(centred_scores(config.layer(0), *arrays, jnp.asarray(seen)))
-        parameters = jax.tree.map(jnp.asarray, random_parameters(config)).layers[0]
-        where = jnp.asarray(place)
-        plain = np.asarray(scores(config.layer(0), parameters, *arrays, where, where, 6))
-    np.testing.assert_array_equal(found[..., 4], found[..., 1])
-    for row in np.ndindex(2, 6):
-        if seen[row].any():
-            shift = plain[row] - found[row]
-            np.testing.assert_allclose(shift, plain[row][seen[row]].max(), rtol=0, atol=1e-13 * scale**2)
-            assert found[row][seen[row]].max() == pytest.approx(0, abs=1e-15 * scale**2)
-            assert (found[row][seen[row]] == 0).any()
 
 
 def test_a_key_that_is_not_a_number_spoils_the_rows_that_see_it_and_no_other():
@@ -172,22 +138,6 @@ def test_lookups_in_float32_are_those_in_float64(n, in_keys):
     # Neither are centred scores of keys that float32 does not hold.
     if n >= 5000:
         assert np.abs(answers("float32", True, False) - counts).max() > 1 / 8
-
-
-def test_no_array_of_all_products_is_held():
-    config = small(heads=2, head_width=32, centred_scores=True)
-    n = 256
-    vectors = jax.ShapeDtypeStruct((2, n, 32), jnp.float32)
-    seen = jax.ShapeDtypeStruct((2, n, n), jnp.bool)
-
-    @jax.jit
-    def run(queries, keys, seen):
-        return centred_scores(config.layer(0), queries, keys, seen)
-
-    analysis = run.lower(vectors, vectors, seen).compile().memory_analysis()
-    if analysis is None:
-        pytest.skip("this backend does not say how much memory a program takes")
-    assert analysis.temp_size_in_bytes < 4 * (2 * n * n * 4)
 
 
 def test_their_operations_are_counted():

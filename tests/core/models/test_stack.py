@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -13,29 +11,11 @@ import pytest
 import jaxsens
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.models.parts.initialisation import Normal
 from jaxsens.core.models.parts.schedules import Schedule
-from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax, Tempered
+from jaxsens.core.models.parts.weighting import Softmax, Tempered
 from jaxsens.core.models.transformer import layers
-from jaxsens.core.models.transformer.parameters import Stack, initialise, over_layers, shape_of
+from jaxsens.core.models.transformer.parameters import Stack, initialise, shape_of
 from tests.small_models import small
-
-
-def test_a_fold_takes_layers_in_order_and_keeps_what_each_gave():
-    stack = Stack((jnp.asarray(1.0), jnp.asarray([2.0, 3.0, 4.0]), jnp.asarray(5.0)), (1, 3, 1))
-    traced: list[int] = []
-
-    def step(k: int, own: Any, carry: Any) -> tuple[Any, Any]:
-        traced.append(k)
-        return 10 * carry + own, carry
-
-    carry, before = over_layers(step, stack, jnp.asarray(0.0), range(5))
-    assert carry == 12345
-    assert [float(before[k]) for k in range(5)] == [0, 1, 12, 123, 1234]
-    assert traced == [0, 1, 4]  # a run is traced once
-    inner, before = over_layers(step, stack, jnp.asarray(0.0), range(1, 4))
-    assert inner == 234
-    assert before.lengths == (3,)
 
 
 @pytest.mark.quick(1, 2)
@@ -56,35 +36,7 @@ def test_a_model_of_equal_layers_is_measured_as_by_forward_passes_of_its_own(eng
     np.testing.assert_allclose(exact, true, rtol=1e-9, atol=1e-14)
 
 
-LOG, LINEAR = Schedule(log_power=1.0), Schedule(power=1.0, coefficient=0.1)
-
-
-def test_configs_have_one_shape_if_they_differ_in_temperatures_and_added_positions_alone():
-    config = small()
-    same = [
-        small(weighting="temperature-log"),
-        small(weighting=Softmax(LINEAR)),
-        small(positions=("sinusoidal", "index")),
-        small(positions="none"),
-        small(initialisation=Normal(2.0)),
-    ]
-    others = [
-        small(weighting="leftmost-hard"),
-        small(weighting=Softmax(LOG, by="query")),
-        small(weighting=("softmax", "temperature-log")),
-        small(weighting=SinkSoftmax()),
-        small(positions="rotary"),
-        small(mask="future"),
-    ]
-    assert {shape_of(one) for one in same} == {shape_of(config)}
-    assert len({shape_of(one) for one in (config, *others)}) == 1 + len(others)
-
-
-def test_an_embedding_of_numpy_parameters_is_computed_without_jax():
-    config = small(positions=("sinusoidal", "fraction"), dtype="float64")
-    with numerics("float64"):
-        parameters = jax.tree.map(np.asarray, initialise(config, 0))
-    assert type(parameters.position_embedding(config, 9)) is np.ndarray
+LOG = Schedule(log_power=1.0)
 
 
 @dataclass(frozen=True)

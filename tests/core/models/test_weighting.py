@@ -140,17 +140,6 @@ def test_weights_have_the_derivative_of_the_formula(weighting):
     assert np.abs(found).max() > 0.1
 
 
-def test_a_sink_of_any_logit_only_lowers_weights():
-    scores, seen = jnp.asarray([2.0, -1.0, 0.5]), jnp.ones(3, bool)
-    soft = weights(WEIGHTINGS["softmax"], scores, seen)
-    shares = [weights(SinkSoftmax(logit=logit), scores, seen) / soft for logit in (-300.0, -1.0, 4.0, 300.0)]
-    assert all(np.ptp(share) < 1e-6 for share in shares)
-    means = [float(share.mean()) for share in shares]
-    assert means == sorted(means, reverse=True)
-    assert means[0] == pytest.approx(1)
-    assert means[-1] == 0
-
-
 def test_the_bound_on_a_sharpening_temperature_is_the_polynomials():
     assert AdaptiveSoftmax().bounded
     assert AdaptiveSoftmax(polynomial=(0.0, -1.0, 1.0)).bounded

@@ -54,38 +54,6 @@ def test_slopes_and_interval_agree_with_scipys_regression_and_t_distribution():
     assert (fit.variant, fit.statistic, fit.points, fit.seeds) == ("v", "mean", 4 * N.size, 4)
 
 
-@pytest.mark.parametrize("value", [1.0, 0.1, 1 + 2.0**-52])
-def test_a_constant_has_exponent_0_and_an_interval_of_no_width(value):
-    fit = fit_exponent(np.tile(N, 3), np.full(3 * N.size, value), np.repeat([0, 1, 2], N.size))
-    assert abs(fit.exponent) < 1e-15
-    assert fit.ci_low == fit.exponent == fit.ci_high
-    assert (fit.points, fit.zeros, fit.note) == (18, 0, "")
-
-
-def test_a_seed_with_too_few_positive_values_is_left_out_whole_and_told():
-    values = np.stack([1 / N, 1 / N, np.where(N > 32, 0, 1 / N)])
-    fit = fit_exponent(np.tile(N, 3), values.ravel(), np.repeat([0, 1, 2], N.size))
-    assert (fit.seeds, fit.points) == (2, 2 * N.size)
-    assert fit.exponent == pytest.approx(-1)
-    assert fit.note == "4 zeros and 2 others left out of 18 values"
-
-
-def test_one_seed_has_an_exponent_but_no_interval():
-    fit = fit_exponent(N, 1 / N, np.zeros(N.size))
-    assert fit.exponent == pytest.approx(-1)
-    assert math.isnan(fit.ci_low)
-    assert math.isnan(fit.ci_high)
-    assert fit.note == ""
-
-
-def test_missing_values_are_left_out_and_told():
-    values = 1 / N
-    values[0] = math.nan
-    fit = fit_exponent(N, values, np.zeros(N.size))
-    assert fit.exponent == pytest.approx(-1)
-    assert fit.note == "1 other left out of 6 values"
-
-
 def test_every_statistic_of_every_variant_is_fitted_in_the_order_asked_for():
     table = points(
         {

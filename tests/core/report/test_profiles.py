@@ -47,12 +47,6 @@ def test_rounding_noise_does_not_stretch_the_colour_scale():
     assert (scale.vmin, scale.vmax) == (10.0**-DECADES, 1.0)
 
 
-def test_no_row_falls_below_the_colour_scale():
-    profiles = {("a", n): np.full(8, 1 / n) for n in (8, 64, 4096)}
-    (scale, *_) = colour_scales(profile_figure(profiles, ["a"]).figure)
-    assert (scale.vmin, scale.vmax) == (1 / 4096, 1 / 8)
-
-
 def test_exact_zeros_are_hatched_and_positions_without_a_flip_left_blank():
     means = np.array([0.5, 0.0, 0.0, np.nan])
     axes = axes_titled(profile_figure({("a", 4): means}, ["a"]).figure, "a")

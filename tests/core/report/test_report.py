@@ -150,13 +150,6 @@ def test_a_complete_sweep_has_no_warning_and_an_incomplete_one_says_what_is_miss
     )
 
 
-def test_a_single_finished_point_makes_a_report():
-    table = points({"a": {"mean": power(-1)}}, lengths=(16,), seeds=1)
-    _, page = page_of(sweep_data(table), drawn=True)
-    assert len(page.alternatives) == 2  # no local slopes
-    assert "no seed has 3 values for a slope" in " ".join(page.alternatives)
-
-
 def test_what_a_config_says_is_shown_and_never_taken_for_html():
     text, page = page_of(
         sweep_data(
@@ -237,13 +230,6 @@ def test_lengths_beyond_which_rounding_counts_are_named():
     assert "temperature is predicted to be exact up to n = 200" in words
 
 
-def test_every_statistic_has_a_panel_mean_and_largest_first():
-    table = points({"a": {"q90": power(-1), "max": power(0), "mean": power(-1)}})
-    figures = {figure.name: figure for figure in build_report(sweep_data(table)).figures}
-    titles = [axes.get_title(loc="left") for axes in figures["sensitivity"].figure.axes if axes.get_visible()]
-    assert [title.split()[0] for title in titles] == ["Mean", "Largest", "90"]
-
-
 def test_a_random_sample_of_flips_is_never_passed_off_as_all_of_them():
     data = sweep_data(points({"a": {"mean": power(-1)}}))
     assert "for every flip on" in page_of(data)[1].words
@@ -267,10 +253,3 @@ def test_what_was_run_names_every_engine_and_version_with_how_often():
     assert cells["device"] == "cpu"
     assert cells["points"] == "4 of 4 planned"
     assert cells["computing time"] == "6 s, summed over points"
-
-
-def test_a_long_list_of_missing_points_is_cut_short():
-    table = points({"a": {"mean": power(-1)}}, lengths=(8,), seeds=1)
-    report = build_report(sweep_data(table, planned=[("a", n, 0) for n in range(10, 40)]))
-    assert "30 of 31 planned points are missing: a n = 10 seed = 0, a n = 11 seed = 0, " in report.warning
-    assert "a n = 19 seed = 0 and 20 more. " in report.warning

@@ -12,8 +12,8 @@ import pytest
 from matplotlib.path import Path
 
 from jaxsens.core.report.data import FlipTables, inexact
-from jaxsens.core.report.figures import fitted_power, measured_line, sensitivity_figure
-from jaxsens.core.report.fits import fit_exponents, summary_sentence
+from jaxsens.core.report.figures import measured_line, sensitivity_figure
+from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.report.panels import variant_styles
 from jaxsens.core.report.report import about_unresolved
 from tests.core.report.drawn import clashes
@@ -34,27 +34,6 @@ def blurred_from(length: int) -> pd.DataFrame:
 
 
 TABLE = blurred_from(128)
-
-
-def test_a_floor_does_not_enter_a_fit_which_says_at_which_lengths_it_was():
-    mean, largest = fit_exponents(TABLE)
-    assert (round(mean.exponent, 6), mean.unresolved, mean.bounds, mean.points) == (-2, 4, 0, 6)
-    assert mean.note == "4 unresolved left out of 10 values"
-    assert mean.without == (128, 256)
-    assert (round(largest.exponent, 6), largest.unresolved, largest.note) == (-1, 0, "")
-    assert str(mean).endswith("; 4 unresolved left out of 10 values)")
-    assert "4 unresolved left out of 10 values" in summary_sentence(fit_exponents(TABLE), "mean")
-    assert [one.high for one in mean.local] == [32, 64]
-
-
-def test_with_too_few_resolved_lengths_there_is_no_exponent_and_it_says_why():
-    few = fit_exponents(blurred_from(64))[0]
-    assert np.isnan(few.exponent)
-    assert few.note == "no seed has 3 values for a slope; 6 unresolved and 4 others left out of 10 values"
-    assert fitted_power(few) == "no power of n  (too few values)"
-    none = fit_exponents(blurred_from(16))[0]
-    assert none.note == "no seed has 3 values for a slope; 10 unresolved left out of 10 values"
-    assert not none.always_zero
 
 
 def test_zeros_beside_unresolved_values_are_not_called_exact_zeros_everywhere():

@@ -5,15 +5,13 @@ from __future__ import annotations
 import io
 import shutil
 
-import numpy as np
-import pandas as pd
 import pytest
 from rich.console import Console
 
 from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
-from jaxsens.core.sweeps.sweep import read_points, run_sweep
-from tests.core.sweeps.tiny import TINY, draw_nothing
+from jaxsens.core.sweeps.sweep import run_sweep
+from tests.core.sweeps.tiny import TINY
 from tests.refusals import refused
 
 CONFIG = TINY.replace("[4, 6]", "[4, 6, 9]").replace("leftmost-hard", "unbounded").replace(', "q90"', "")
@@ -68,40 +66,6 @@ def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):
     assert [
         name for name in files_below(again) if (again / name).read_bytes() != (reported / name).read_bytes()
     ] == []
-
-
-@pytest.mark.long
-def test_points_profiles_and_plan_are_those_that_the_sweep_wrote(swept):
-    data = load_sweep(swept)
-    table = pd.read_csv(swept / "points.csv")
-    pd.testing.assert_frame_equal(data.points, table)
-    assert (data.plan.title, data.plan.measurement.measure.kind) == ("tiny", "l2")
-    assert {variant.name: variant.bounded for variant in data.variants} == {
-        "softmax": True,
-        "unbounded": False,
-    }
-    assert data.missing == ()
-    keys = [[(p.variant, p.n, p.seed) for p in points] for points in (data.plan.points, data.metadata)]
-    assert keys[0] == keys[1]
-    assert len(keys[0]) == 12
-    flips = pd.concat(
-        flips.to_pandas()
-        for metadata, flips in read_points(swept, data.plan)
-        if (metadata.variant, metadata.n) == ("unbounded", 6)
-    )
-    profile = data.flips.profiles["unbounded", 6]
-    expected = [flips["norm"][flips["position"] == i].mean() for i in range(5)]
-    np.testing.assert_allclose(profile[:5], expected)
-    assert np.isnan(profile[5])  # the position that is read out
-
-
-@pytest.mark.long
-def test_an_unfinished_sweep_is_reported_with_what_is_missing(sweep_copy, monkeypatch):
-    draw_nothing(monkeypatch)
-    shutil.rmtree(sweep_copy / "points" / "variant=unbounded" / "n=9")
-    page = load_sweep(sweep_copy).report(sweep_copy)
-    text = page.read_text(encoding="utf-8")
-    assert "2 of 12 planned points are missing: unbounded n = 9 seed = 0, unbounded n = 9 seed = 1" in text
 
 
 @pytest.mark.long

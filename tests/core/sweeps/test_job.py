@@ -244,26 +244,6 @@ def test_a_point_that_another_process_finished_meanwhile_is_taken_over(meanwhile
     assert "leftmost-hard n=6 seed=1: done by another process" in log
 
 
-def test_a_part_reads_its_own_points_alone_and_writes_the_table_once_all_are_there(
-    calls, monkeypatch, tmp_path
-):
-    sweep, read, original = tiny_sweep(), [], sweeps.read_point
-
-    def noted(path, key, statistics):
-        found = original(path, key, statistics)  # raises where there is no file
-        read.append(found[0].n)
-        return found
-
-    monkeypatch.setattr(sweeps, "read_point", noted)
-    run(sweep, tmp_path, only=["n=6"])
-    assert (read, (tmp_path / "points.csv").exists()) == ([], False)
-    outcome, _ = run(sweep, tmp_path, only=["n=4", "seed=0"])
-    assert (read, outcome.finished, (tmp_path / "points.csv").exists()) == ([], 6, False)
-    assert {record.n for record in outcome.records} == {4}
-    outcome, _ = run(sweep, tmp_path, only=["n=4"])
-    assert (sorted(read), outcome.finished, csv(tmp_path).count(b"\n")) == ([4] * 2 + [6] * 4, 8, 9)
-
-
 def test_a_damaged_point_of_another_part_is_named_and_not_counted(calls, tmp_path):
     sweep = tiny_sweep()
     run(sweep, tmp_path, only=["n=6"])
@@ -384,20 +364,3 @@ def test_a_folder_that_leads_out_of_the_directory_is_refused_before_anything_is_
     assert "leads out of it" in refused("directory", run, tiny_sweep(), out)
     assert calls == []
     assert not any(outside.iterdir())
-
-
-def test_a_full_disk_at_the_table_of_points_is_no_traceback_and_any_other_failure_of_a_file_is(
-    calls, monkeypatch, tmp_path
-):
-    def fails(number):
-        def write(*arguments):
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(sweeps, "write_points_csv", write)
-
-    fails(errno.ENOSPC)
-    outcome, _ = run(tiny_sweep(), tmp_path)
-    assert (outcome.finished, outcome.exit_code, bool(outcome.unwritable)) == (8, 1, True)
-    fails(errno.EIO)
-    with pytest.raises(OSError, match="Input/output error"):
-        run(tiny_sweep(), tmp_path)

@@ -82,11 +82,6 @@ def test_the_order_of_output_coordinates_is_not_in_the_key():
     assert sorted_.measure.measure.outputs == (0, 2)
 
 
-def test_points_differ_in_their_keys():
-    keys = [point.key for point in tiny_sweep().points]
-    assert len(set(keys)) == len(keys) == 8
-
-
 def test_the_key_is_of_the_words_and_not_of_the_file(tmp_path):
     def keys(name, text, folder="."):
         path = tmp_path / folder
@@ -169,13 +164,6 @@ def test_the_file_of_another_point_is_not_taken_for_this_one(stored):
     folder, point, _, _ = stored
     with pytest.raises(DamagedFile):
         read_point(point.path(folder), "0" * 64, ())
-
-
-def test_another_parquet_file_is_not_taken_for_a_point(stored, tmp_path):
-    _, point, result, _ = stored
-    result.save(tmp_path / "plain.parquet")
-    with pytest.raises(DamagedFile):
-        read_point(tmp_path / "plain.parquet", point.key, ())
 
 
 POINTS = tiny_sweep("lengths = [4, 6]", "lengths = [4, 6, 9]").points

@@ -13,7 +13,6 @@ from jaxsens.core.sweeps.inputs import (
     MOST_WORDS,
     AllWords,
     RandomWords,
-    SharedWords,
     Symbols,
     WordFile,
     read_words,
@@ -137,17 +136,6 @@ def test_an_end_symbol_that_stands_first_is_in_front_of_the_same_word(words):
     assert words.expanded(LAST, 9, 0)["end_first"] is False
 
 
-def test_shared_words_have_the_end_symbol_in_place_of_their_first_or_last_symbol():
-    shared = SharedWords(RandomWords(3))
-    none, first, last = (shared.tokens(symbols, 9, 5) for symbols in (NONE, FIRST, LAST))
-    assert (first[:, 0] == 2).all()
-    assert np.array_equal(first[:, 1:], none[:, 1:])
-    assert np.array_equal(last[:, :-1], none[:, :-1])
-    assert (none < 2).all()
-    described = [str(shared.expanded(symbols, 9, 0)) for symbols in (NONE, FIRST, LAST)]
-    assert len(set(described)) == 3
-
-
 def read(tmp_path, text, lengths=(4,), count=None, symbols=BITS):
     (tmp_path / "words.txt").write_text(text)
     problems = Problems("words")
@@ -179,13 +167,6 @@ def test_every_problem_of_a_file_of_words_is_reported(tmp_path):
     for problem, named in zip(problems, ("line 1", "line 2", "line 3", "n = 4", "n = 5"), strict=True):
         assert problem.startswith("inputs.file")
         assert named in problem
-
-
-def test_a_long_list_of_problems_is_cut(tmp_path):
-    words, problems = read(tmp_path, "7 7 7\n" * 50)
-    assert words is None
-    assert len(problems) == 21
-    assert problems[-1] == "inputs.file: 31 more errors"
 
 
 def test_the_file_is_looked_for_beside_the_config_and_must_be_there(tmp_path):
