@@ -12,13 +12,11 @@ import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import jax
 import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
-import pandas as pd
 import pytest
 
 import jaxsens
@@ -28,7 +26,6 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.program_cache import processor
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
-from tests.core.sweeps.tiny import TINY
 from tests.refusals import refusal, refused
 from tests.small_models import small
 
@@ -36,7 +33,6 @@ SETTINGS: Any = jax.config  # pyright knows none of its settings
 HIT = "/jax/compilation_cache/cache_hits"
 COMPILED = r"Finished XLA compilation of jit\((\w+)\)"
 ROOT = Path(__file__).resolve().parents[3]
-ONE_POINT = TINY.replace("seeds = 2", "seeds = 1").replace('["softmax", "leftmost-hard"]', '["softmax"]')
 
 
 def compiled(factor: float) -> float:
@@ -211,18 +207,6 @@ def test_one_folder_is_used_at_a_time(tmp_path, loads):
     ]
 
 
-def test_where_there_is_no_folder_of_the_users_nothing_is_kept(monkeypatch, jax_cache):
-    homeless = Mock(side_effect=RuntimeError("Could not determine home directory."))
-    jax_cache("gs://bucket")
-    assert (
-        str(jaxsens.programs_kept()) == "compiled programs are not kept: JAX keeps them itself in gs://bucket"
-    )
-    jax_cache(None)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "expanduser", homeless)
-    assert "Could not determine home" in str(jaxsens.programs_kept())
-
-
 def test_a_sweep_in_python_keeps_its_programs_unless_jax_has_a_cache(tmp_path, monkeypatch, jax_cache):
     seen = []
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -280,24 +264,6 @@ def test_folders_are_made_so_that_others_cannot_write_to_them_whatever_the_umask
             assert kept.folder is not None
     finally:
         os.umask(before)
-
-
-@pytest.mark.long
-def test_a_sweep_loads_the_programs_of_another_and_its_numbers_are_the_same(tmp_path):
-    (tmp_path / "tiny.toml").write_text(ONE_POINT)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    kept = []
-    for name in ("first", "second"):
-        command = [sys.executable, "-m", "jaxsens.cli", "sweep", str(tmp_path / "tiny.toml")]
-        command += ["--out", str(tmp_path / name), "--compilation-cache", str(tmp_path / "kept")]
-        command += ["--shard", "0/2"]
-        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        assert f"compiled programs are kept in {tmp_path / 'kept'}" in ran.stderr
-        kept.append([(path.name, path.stat().st_mtime_ns) for path in entries(tmp_path / "kept")])
-    assert kept[0] == kept[1] != []
-    first, second = (pd.read_parquet(tmp_path / name / "points")["value"] for name in ("first", "second"))
-    assert len(first)
-    assert first.tolist() == second.tolist()
 
 
 @pytest.mark.quick(2)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,8 +9,6 @@ import pytest
 import jaxsens
 from jaxsens import InputError
 from jaxsens.core.base import errors
-from jaxsens.core.base.errors import Problems
-from jaxsens.core.base.text import in_words
 from jaxsens.core.sweeps.config import parse_sweep_config
 from tests.core.sweeps.tiny import TINY
 
@@ -56,12 +52,3 @@ def test_the_machine_s_memory_is_read_and_a_container_s_limit_with_it(monkeypatc
         errors.machine_memory.cache_clear()
         assert errors.machine_memory() == (expected or errors.machine_memory())
     errors.machine_memory.cache_clear()
-
-
-def test_figures_have_a_unit():
-    problems = Problems("f")
-    assert errors.check_fits("n", 3, 2**34, "a list", "less", problems)
-    assert not errors.check_fits("n", 3, 2**34 + 2**33, "a list", "less", problems)
-    assert re.fullmatch("n = 3: a list takes 24 GiB, and this machine has 16 GiB; less", str(problems[0]))
-    told = {1: "1 bytes", 1536: "1.5 KiB", 1010 * 1024: "0.986 MiB", 2.0**55: "32 PiB"}
-    assert {count: in_words(count) for count in told} == told

@@ -21,7 +21,6 @@ from jaxsens.core.base import programs
 from jaxsens.core.base.programs import cached, compiled, numerics
 from jaxsens.core.models.adapters import PairApply
 from tests.small_models import small
-from tools import memory_growth
 
 WORD = np.array([0, 1, 2, 1, 0, 2])
 TABLE = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
@@ -96,17 +95,6 @@ def test_functions_and_their_programs_go_while_results_stay(way):
     assert len(results) == 2
 
 
-@pytest.mark.slow
-def test_calls_with_ever_new_functions_lengths_and_models_leave_nothing_behind(monkeypatch):
-    monkeypatch.setattr(programs, "LARGEST", 4)
-    for kind in memory_growth.KINDS.values():
-        call, counts = kind(), []
-        for k in range(24):
-            call(k)
-            counts.append(executables())
-        assert max(counts[12:]) <= max(counts[:12]), kind.__name__
-
-
 def test_results_are_kept_by_what_was_given_and_the_oldest_goes(monkeypatch):
     monkeypatch.setattr(programs, "LARGEST", 2)
     made = []
@@ -171,31 +159,6 @@ def test_static_arguments_are_told_apart_as_they_compare():
     pairs = [PairApply(function, None, ()) for function in (one, one, other)]
     keys = [programs._weakly(pair, []) for pair in pairs]
     assert keys[0] == keys[1] != keys[2]
-
-
-def test_a_program_may_call_itself_while_it_is_traced():
-    @compiled(static=1)
-    def power(k: int, x: Any) -> Any:
-        return x if k == 0 else x * power(k - 1, x)
-
-    assert float(power(2, jnp.float32(2))) == 8
-    assert float(jax.grad(lambda x: power(1, x))(jnp.float32(3))) == 6
-    assert jax.vmap(lambda x: power(1, x))(jnp.arange(3.0)).tolist() == [0, 1, 4]
-
-
-def test_nothing_is_compared_as_the_interpreter_ends():
-    class Key:
-        def __hash__(self):
-            return 0
-
-        def __eq__(self, other):
-            raise TypeError("isinstance() arg 2 must be a type")
-
-    results: Any = programs._Results()
-    results.get(Key(), [], lambda: 1)
-    with pytest.raises(TypeError):
-        results._forget(Key(), None, lambda: False)
-    results._forget(Key(), None, lambda: True)
 
 
 def test_of_several_threads_that_need_one_result_one_makes_it():

@@ -171,11 +171,6 @@ def test_a_variable_that_is_bound_to_another_array_after_compilation_is_refused(
     refused("model", jaxsens.flip_sensitivity, holder.call, WORD, 3)
 
 
-def test_the_influence_matrix_refuses_it_too():
-    rows = lambda t: with_a_wrong_rule(t) * (1.0 + jnp.arange(len(t)))[:, None]  # noqa: E731
-    refused("model", jaxsens.analysis.influence_matrix, rows, WORD, flips=3)
-
-
 def test_a_small_difference_of_large_numbers_is_not_taken_for_another_model():
     """What is left is rounding of the large ones, which differs between a batch and a single call."""
     weights = jax.random.normal(jax.random.key(1), (64, 64)) * 30
@@ -186,39 +181,6 @@ def test_a_small_difference_of_large_numbers_is_not_taken_for_another_model():
     model = lambda t: inner(t) - inner(t[::-1])  # noqa: E731
     with pytest.warns(PrecisionWarning, match="10 of 10 flips"):
         assert len(jaxsens.flip_sensitivity(model, WORD, 3))
-
-
-@custom_vmap
-def large(x):
-    return 1e6 + x
-
-
-@large.def_vmap
-def _rounded_otherwise(size, batched, x):
-    del size, batched
-    return jnp.nextafter(1e6 + x, jnp.inf), True
-
-
-def test_nor_is_a_batch_that_rounds_otherwise():
-    model = lambda t: large(jnp.asarray(TABLE)[t].mean(0)) - 1e6  # noqa: E731
-    with pytest.warns(PrecisionWarning, match="10 of 10 flips"):
-        assert len(jaxsens.flip_sensitivity(model, WORD, 3))
-
-
-@pytest.mark.long
-def test_a_model_in_bfloat16_is_measured():
-    weights = jax.random.normal(jax.random.key(1), (64, 64), jnp.bfloat16)
-
-    def model(t):
-        x = jnp.tile(jnp.asarray(TABLE, jnp.bfloat16)[t], 16)
-        for _ in range(4):
-            x = jnp.tanh(x @ weights / 8)
-        return x.mean(0)
-
-    for measure in ("l2", "decision", "kl"):
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PrecisionWarning)
-            assert len(jaxsens.flip_sensitivity(model, WORD, 3, measure))
 
 
 def test_a_torch_module_that_looks_at_the_batch_is_refused():

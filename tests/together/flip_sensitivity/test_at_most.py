@@ -101,15 +101,6 @@ def test_a_profile_draws_unresolved_flips_as_hollow_triangles_at_what_they_are_a
     assert "below resolution: at most" not in drawn(RESOLVED)
 
 
-def test_triangles_at_the_upper_edge_are_drawn_whole():
-    from matplotlib.figure import Figure
-
-    axes = Figure(figsize=(2, 1)).subplots()
-    draw_profile(FLOOR.view(), [axes])
-    (triangles,) = (line for line in axes.lines if line.get_label() == "below resolution: at most")
-    assert not triangles.get_clip_on()
-
-
 def test_signed_changes_below_resolution_are_a_dotted_range():
     from matplotlib.figure import Figure
 

@@ -42,20 +42,9 @@ def refused(model: Any, tokens: Any = TOKENS, flips: Any = 2, **options: Any) ->
     return str(caught.value)
 
 
-class Record:
-    def __init__(self, logits):
-        self.logits = logits
-
-
 @dataclasses.dataclass
 class Output:
     hidden: Any
-    logits: Any
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass
-class Registered:
     logits: Any
 
 
@@ -74,24 +63,6 @@ class TorchModel(TORCH.Module):
     pass
 
 
-class LinenModel(nn.Module):
-    rate: float = 0.0
-
-    @nn.compact
-    def __call__(self, tokens, train):
-        y = nn.Embed(2, 4)(tokens).mean(0)
-        return nn.Dropout(self.rate, deterministic=not train)(y)
-
-
-class NnxAttention(nnx.Module):
-    def __init__(self):
-        self.embed = nnx.Embed(2, 4, rngs=nnx.Rngs(0))
-        self.attend = nnx.MultiHeadAttention(1, 4, decode=False, dropout_rate=0.1, rngs=nnx.Rngs(0))
-
-    def __call__(self, tokens):
-        return self.attend(self.embed(tokens)).mean(0)
-
-
 class NnxBatched(nnx.Module):
     def __init__(self):
         self.embed = nnx.Embed(2, 4, rngs=nnx.Rngs(0))
@@ -103,17 +74,10 @@ class NnxBatched(nnx.Module):
 
 OUTPUTS = {
     "dict": (lambda t: {"logits": network(t)}, "network(tokens)['logits']"),
-    "empty dict": (lambda t: {}, "network(tokens)['logits']"),
     "tuple": (lambda t: (network(t), t), "network(tokens)[0]"),
-    "namedtuple": (lambda t: Pair(network(t), t), "network(tokens)[0]"),
     "dataclass": (lambda t: Output(t, network(t)), "network(tokens).logits"),
-    "registered": (lambda t: Registered(network(t)), "network(tokens).logits"),
-    "object": (lambda t: Record(network(t)), "it returns a Record"),
-    "None": (lambda t: None, "it returns a NoneType"),
     "random key": (lambda t: jax.random.key(0), "it returns an array of key<fry>"),
     "complex": (lambda t: jnp.fft.fft(network(t)), "jnp.stack([y.real, y.imag]).ravel()"),
-    "8-bit floats": (lambda t: network(t).astype(jnp.float8_e4m3fn), "y.astype(jnp.float32)"),
-    "4-bit integers": (lambda t: network(t).astype(jnp.int4), "y.astype(jnp.float32)"),
     "nothing": (lambda t: network(t)[:0], "its output is empty (shape (0,))"),
 }
 MODELS = {
@@ -121,25 +85,13 @@ MODELS = {
     "torch": (TorchModel(), "jaxsens.from_torch(module.eval())"),
     "config": (jaxsens.training.LSTMConfig(2, 4, 1), "jaxsens.training.LSTM(config, seed=0)"),
     "path": ("results/x", "jaxsens.training.load_checkpoint(path).model"),
-    "parameters": (PARAMETERS, "(function, parameters)"),
-    "list": ([apply, PARAMETERS], "(function, parameters)"),
-    "reversed": ((PARAMETERS, apply), "(function, parameters)"),
-    "two of parameters": ((PARAMETERS, PARAMETERS), "(function, parameters)"),
-    "init and apply": ((lambda key: PARAMETERS, apply), "function(parameters, tokens)"),
-    "pair with a class": ((NnxBatched, PARAMETERS), "NnxBatched(...)"),
     "pair of one argument": (
         (network, PARAMETERS),
         "network(tokens): it is called as function(parameters, tokens)",
     ),
-    "pair of three": ((lambda p, key, t: t, PARAMETERS), "<lambda>(p, key, t): it is called as"),
     "two arguments": (apply, "apply(parameters, tokens): it is called as model(tokens)"),
     "a keyword": (lambda t, *, train: t, "lambda tokens: model(tokens, deterministic=True)"),
     "no argument": (lambda: 1.0, "<lambda>(): it is called as model(tokens)"),
-    "nnx.split": (nnx.split(NnxBatched()), "(GraphDef, State)"),
-    "eqx.partition": (
-        eqx.partition(eqx.nn.Linear(2, 2, key=jax.random.key(0)), eqx.is_array),
-        "it is called as",
-    ),
     "array": (TABLE, "(function, parameters)"),
     "None": (None, "callable tokens -> array"),
 }
@@ -198,31 +150,18 @@ CALLED = {
     "torch in a lambda": (lambda t: TorchModel()(t), "jaxsens.from_torch(module.eval())"),
     "NumPy": (lambda t: np.tanh(np.asarray(TABLE)[np.asarray(t)]).mean(0), "write it with jax.numpy"),
     "float": (lambda t: float(t.sum()), "write it with jax.numpy"),
-    "branch": (lambda t: 1.0 if t[0] else 0.0, "write it with jax.numpy"),
     "a list": (lambda t: [1.0, 2.0][t[0]], "write it with jax.numpy"),
     "a mask": (lambda t: TABLE[t[t > 0]].sum(0), "write it with jax.numpy"),
-    "a dictionary": (lambda t: jnp.stack([{0: 1.0, 1: 2.0}[int(x)] for x in t]), "write it with jax.numpy"),
     "batch": (NnxBatched(), "lambda tokens: model(tokens[None])[0]"),
-    "vmap": (jax.vmap(lambda t: TABLE[t].mean(0) / t.shape[0]), "lambda tokens: model(tokens[None])[0]"),
     "its own problem": (lambda t: TABLE[t] @ jnp.ones(3), "it raised TypeError: dot_general requires"),
-    "one-hot of another size": (lambda t: jax.nn.one_hot(t, 3) @ TABLE, "it raised TypeError: dot_general"),
     "callback": (
         lambda t: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct((5,), "int32"), t)[:2] * 1.0,
         'jax.pure_callback(..., vmap_method="sequential")',
     ),
     "Equinox dropout": (lambda t: eqx.nn.Dropout(0.5)(network(t)), "switch off randomness"),
-    "linen argument": (
-        (LinenModel(), LinenModel().init(jax.random.key(0), TOKENS, train=False)),
-        "missing 1 required positional argument: 'train'",
-    ),
     "linen parameters alone": (
         (nn.Embed(2, 4), nn.Embed(2, 4).init(jax.random.key(0), TOKENS)["params"]),
         '(module, {"params": parameters})',
-    ),
-    "nnx attention in training": (NnxAttention(), "switch off randomness: model.eval()"),
-    "linen dropout": (
-        (lambda v, t: LinenModel(0.5).apply(v, t, train=True), LinenModel().init(jax.random.key(0), TOKENS, False)),
-        "switch off randomness",
     ),
 }  # fmt: skip
 
@@ -233,12 +172,6 @@ def test_a_model_that_cannot_be_called_is_refused_with_the_remedy(kind):
     message = refused(model)
     assert message.startswith("model: ")
     assert said in message
-
-
-def test_what_the_model_raised_is_kept_with_its_traceback():
-    with pytest.raises(jaxsens.InputError, match="it raised ZeroDivisionError: division by zero") as caught:
-        jaxsens.flip_sensitivity(lambda t: 1 / 0, TOKENS, 2)
-    assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
 def test_a_model_with_a_shard_map_of_its_own_is_refused():
@@ -290,12 +223,10 @@ def test_the_lines_for_a_model_outside_jax_work():
 
 ACCEPTED = {
     "jit": jax.jit(network),
-    "partial": partial(apply, PARAMETERS),
     "a number": lambda t: jnp.sin(t * 1.0).sum(),
     "bfloat16": lambda t: network(t).astype(jnp.bfloat16),
     "a constant": lambda t: 1.0,
     "default arguments": lambda t, train=False: network(t),
-    "whatever arguments": lambda *arguments, **options: network(*arguments),
     "a method": jaxsens.Transformer(
         jaxsens.TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=4)
     ).__call__,

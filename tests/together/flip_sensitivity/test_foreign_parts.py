@@ -29,7 +29,7 @@ from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.score_positions import Alibi
 from jaxsens.core.models.parts.weighting import AverageHard, HardWeighting, Softmax, Weighting
 from tests.foreign_parts import Nowhere, Ramp, Window
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 
 WORD = np.array([0, 1, 1, 0, 1, 2])
 
@@ -157,27 +157,6 @@ def test_the_difference_engine_and_the_folded_form_refuse_it_by_name(options, na
         with pytest.raises(EngineRefusal, match=f"no rule for the {named}"):
             call(model, given, engine="difference")
     assert named in str(folded.refusal(model.config))
-
-
-@pytest.mark.usefixtures("_members")
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"weighting": SquaredShares()},
-        {"weighting": EndsHard()},
-        {"positions": Window()},
-        {"activation": "sine"},
-        {"scores": "distance"},
-        {"layer_norm": "sandwich"},
-        {"output_gate": "headwise"},
-    ],
-    ids=str,
-)
-def test_soften_refuses_what_theorem_26_is_not_about(options):
-    model = made(**{"weighting": "average-hard", "positions": "none", **options})
-    (field,) = options
-    with refusal(f"layer 0: {field}", f"layer 1: {field}"):
-        jaxsens.formal.soften(model, 4, 0.1)
 
 
 UNKNOWN = {"weighting": Warming(), "positions": Warming()}

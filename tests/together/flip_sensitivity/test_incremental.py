@@ -212,15 +212,6 @@ def test_a_users_model_in_a_narrow_dtype_is_measured_by_whole_forward_passes(dty
     np.testing.assert_array_equal(found.norms, expected.norms)
 
 
-def test_the_mean_of_many_outputs_needs_memory_for_those_of_every_row():
-    wide = jaxsens.TransformerConfig(2, 8, 2, 2, 8, logits=4096, readout="mean")
-    narrow = wide.replace(logits=2)
-    many, few = (
-        jaxsens.explain(jaxsens.Transformer(one), 16, engine="incremental").memory for one in (wide, narrow)
-    )
-    assert many - few >= 16 * 16 * (4096 - 64) * 4
-
-
 def test_scores_beyond_float32_are_measured_by_whole_forward_passes():
     sharp = sharpened(random_parameters(small()), 1e4)
     single = jax.tree.map(lambda leaf: leaf.astype(np.float32), sharp)
@@ -230,30 +221,3 @@ def test_scores_beyond_float32_are_measured_by_whole_forward_passes():
     assert result.engine.name == "incremental"
     assert "all flips by a forward pass each" in result.engine.reason
     np.testing.assert_allclose(result.norms, expected.norms, rtol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("engine", "options", "why"),
-    [
-        ("incremental", {"layers": 0}, "needs a layer"),
-        ("incremental", {"weighting": ("softmax", "average-hard")}, "AverageHard"),
-        ("incremental", {"weighting": "sparsemax"}, "Sparsemax"),
-        ("incremental", {"centred_scores": True}, "plain scores"),
-        ("difference", {"weighting": ("softmax", "sparsemax")}, "Sparsemax"),
-        ("difference", {"centred_scores": True}, "centred scores"),
-    ],
-)
-def test_models_that_an_engine_does_not_serve(engine, options, why):
-    model = jaxsens.Transformer(small(**options))
-    with pytest.raises(jaxsens.EngineRefusal, match=f'engine = "{engine}": .*{why}.*; use engine="vmap"'):
-        jaxsens.flip_sensitivity(model, [0, 1, 2, 1], engine=engine)
-
-
-@pytest.mark.long
-def test_a_mask_halves_the_work():
-    def operations(mask: str) -> float:
-        config = jaxsens.TransformerConfig(2, 16, 2, 4, 32, mask=mask)
-        return jaxsens.explain(jaxsens.Transformer(config), 4096, engine="incremental").operations
-
-    assert operations("future") == pytest.approx(operations("none") / 2, rel=0.05)
-    assert operations("past") == pytest.approx(operations("none") / 2, rel=0.05)

@@ -16,7 +16,6 @@ import jaxsens
 from jaxsens import Delete, Insert, Repeat, Softmax, Substitute, Transformer, TransformerConfig
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.theory import Search
-from tests.refusals import refusal
 
 TWO, THREE, EIGHT = (jax.random.normal(jax.random.key(size), (size, 4)) for size in (2, 3, 8))
 TOKENS = np.array([0, 1, 1, 0] * 2)
@@ -241,11 +240,6 @@ def test_float64_models_are_checked():
         table = jnp.asarray(np.asarray(TWO), jnp.float64)
         assert "flips: with symbol 4" in refused(lambda t: table[t].mean(0), TOKENS, 5)
         assert jaxsens.flip_sensitivity(lambda t: table[t].mean(0), TOKENS, 2).dtype == "float64"
-
-
-def test_the_influence_matrix_refuses_it_too():
-    with refusal("flips"):
-        jaxsens.analysis.influence_matrix(lambda t: THREE[3 - t], WORD, flips=[0, 1, 2, 3])
 
 
 @pytest.mark.parametrize(

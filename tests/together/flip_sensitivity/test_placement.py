@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -16,8 +16,8 @@ from jaxsens.core.base.programs import PLATFORMS, compiling_for, numerics
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import Engine, FlipBlock
-from jaxsens.core.measures import L2, LInf
-from jaxsens.core.placement import placement, program, run
+from jaxsens.core.measures import L2
+from jaxsens.core.placement import program, run
 from jaxsens.core.placement.placement import Placement
 from tests.core.flip_sensitivity.conformance import engine_of
 from tests.core.flip_sensitivity.formula import (
@@ -35,11 +35,6 @@ def mesh_of(count: int) -> Mesh:
     return Mesh(np.array(jax.devices()[:count]), ("flips",))
 
 
-def test_the_tests_run_on_eight_devices():
-    assert len(jax.devices()) == 8
-    assert placement.local_mesh().size == 8
-
-
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("batch_size", [1, 3, 7, 1000])
 @pytest.mark.parametrize("devices", [1, 2, 8])
@@ -48,40 +43,6 @@ def test_every_flip_gets_its_own_value_on_any_mesh_in_any_batch(devices, batch_s
     norms, declined = spread(Formula(L2(), None), Placement(mesh_of(devices), batch_size))
     np.testing.assert_array_equal(norms, EXPECTED)
     assert not declined
-
-
-def test_one_program_serves_the_declined_flips_of_all_inputs(monkeypatch):
-    @dataclass(frozen=True)
-    class DeclinesZeros(Formula):
-        def changes(self, parameters: Any, prepared: Any, block: FlipBlock) -> Any:
-            change = super().changes(parameters, prepared, block)
-            return jnp.where(prepared[block.places] == 0, jnp.nan, change)
-
-        @property
-        def fallback(self) -> Engine:
-            return Formula(self.measure, self.outputs, scale=-1.0)
-
-    words = np.array([[0] * zeros + [1] * (11 - zeros) for zeros in range(3, 12)], np.int32)
-    inputs, positions = np.repeat(np.arange(9), 11), np.tile(np.arange(11), 9)
-    compiled, compile_ = [], jax.stages.Lowered.compile
-
-    def noted(lowered: Any, *arguments: Any, **options: Any) -> Any:
-        compiled.append(lowered)
-        return compile_(lowered, *arguments, **options)
-
-    monkeypatch.setattr(jax.stages.Lowered, "compile", noted)
-    norms, declined = run.Measuring(
-        DeclinesZeros(LInf(), None),
-        jnp.float32(1),
-        words,
-        inputs,
-        positions[:, None],
-        np.full((99, 1), 2),
-        Placement(mesh_of(1), 3),
-    ).numbers()
-    np.testing.assert_array_equal(norms[:, 0], 100.0 * positions + 21 + words.ravel())
-    assert declined["Formula"] >= sum(range(3, 12))
-    assert len(compiled) == 2
 
 
 @pytest.mark.quick(2)
@@ -234,17 +195,6 @@ def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: 
     return analysis.temp_size_in_bytes, analysis.argument_size_in_bytes
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
-def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
-    config = small(feed_forward=20)
-    sizes = [temporary(kind(L2(), None, config), config, n, 4) for n in (256, 1024)]
-    for short, long in zip(*sizes, strict=True):
-        assert long / short < 2.2**2, sizes
-    # A single n x n array a flip would be larger.
-    assert sizes[-1][0] < 4 * 8 * 1024**2
-
-
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
 def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
@@ -367,55 +317,6 @@ def test_what_needs_float64_is_computed_on_the_host_of_devices_without_it(monkey
 
 
 # Operations
-
-
-def slope(config: jaxsens.TransformerConfig, engine: str, lengths: tuple[int, ...]) -> float:
-    """The exponent of n in the operations that `explain` counts for all flips of an input of length n."""
-    model = jaxsens.Transformer(config)
-    counts = [jaxsens.explain(model, n, engine=engine).operations for n in lengths]
-    return float(np.polyfit(np.log(lengths), np.log(counts), 1)[0])
-
-
-LONG = (2**10, 2**11, 2**12, 2**13)
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize(
-    ("engine", "options", "exponent"),
-    [
-        *(
-            ("difference", {"layers": layers, "activation": activation}, layers)
-            for layers in (1, 2)
-            for activation in ("relu", "tanh")
-        ),
-        ("difference", {"layers": 3}, 3),
-        ("vmap", {}, 3),
-    ],
-)
-def test_all_flips_cost_a_power_of_n(engine, options, exponent):
-    assert exponent - 0.2 < slope(small(feed_forward=20, **options), engine, LONG) < exponent + 0.1
-
-
-@pytest.mark.long
-def test_the_operations_of_the_compiled_program_grow_with_n(monkeypatch):
-    # A compiled loop counts once; with all rows in one block there is nothing to loop over.
-    monkeypatch.setattr("jaxsens.core.engines.difference.engine.ROW_BLOCK", 10**6)
-    config = small(activation="tanh", feed_forward=20)
-    engine, counts = DifferenceEngine(L2(), None, config), []
-    lengths = (512, 1024, 2048)
-    with numerics("float64"):
-        parameters = jaxsens.Transformer(config).parameters
-        for n in lengths:
-            tokens, block = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((n,), (4, 1)))
-            prepared = jax.eval_shape(engine.prepare, parameters, tokens)
-            compiled = values_of(engine).lower(parameters, prepared, FlipBlock(block, block)).compile()
-            counts.append((compiled.cost_analysis() or {})["flops"])
-    assert 0.9 < np.polyfit(np.log(lengths), np.log(counts), 1)[0] < 1.1
-    model = jaxsens.Transformer(config)
-    explained = [jaxsens.explain(model, n, engine="difference").operations / (2 * (n - 1)) for n in lengths]
-    # What `explain` says of a flip is what was compiled, to a factor of two.
-    for counted, said in zip(counts, explained, strict=True):
-        assert 0.5 < said / (counted / 4) < 2
 
 
 def test_a_batch_that_the_compiler_refuses_for_want_of_memory_is_halved(monkeypatch):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.results.result import load_result
 from tests.refusals import refusal, refused
 
 measure = jaxsens.flip_sensitivity
@@ -110,15 +109,6 @@ def test_a_baseline_is_read_where_its_config_says():
     model = jaxsens.training.LSTM(jaxsens.training.LSTMConfig(alphabet_size=2, width=4, layers=1))
     assert jaxsens.flip_sensitivity(model, TOKENS).readout == "last"
     refused("readout", measure, model, TOKENS, readout=0)
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("readout", [0, "mean", None])
-def test_the_readout_is_saved(tmp_path, readout):
-    result = jaxsens.flip_sensitivity(vector, TOKENS, 2, readout=readout)
-    result.save(tmp_path / "result.parquet")
-    assert load_result(tmp_path / "result.parquet").readout == readout
-    assert result.of_input(0).readout == readout
 
 
 @pytest.mark.parametrize(("readout", "flips"), [("auto", 9), (0, 9), ("mean", 10), (None, 10)])

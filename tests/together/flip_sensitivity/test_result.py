@@ -38,12 +38,6 @@ def result():
     return jaxsens.flip_sensitivity(lambda t: jnp.stack([w @ t, t[0] * 2.0]), np.zeros((2, 40), int), 2)
 
 
-def test_the_table_has_a_row_a_flip(result):
-    frame = result.to_pandas()
-    assert list(frame.columns) == ["input", "position", "symbol", "norm", "resolution"]
-    assert len(frame) == len(result) == 2 * 39
-
-
 def sample_of(values, population):
     """A result of so many flips, drawn of a population."""
     made = made_result(values)
@@ -120,11 +114,6 @@ def test_the_part_of_a_sample_that_happens_to_have_all_flips_of_its_input_is_exh
             sampled, flips=dataclasses.replace(sampled.flips, populations=populations)
         )
         assert whole.of_input(1).exhaustive == (not more)
-
-
-def test_the_flips_of_each_input_are_saved(result, sampled):
-    assert sampled.description()["flips"]["populations"]["values"] == [5, 16]
-    assert result.flips.populations.tolist() == [39, 39]
 
 
 def test_quantiles_are_interpolated_between_the_values():

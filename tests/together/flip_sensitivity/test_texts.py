@@ -13,7 +13,6 @@ from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.first_order.first_order import FirstOrder
 from tests.refusals import refusal, refused
 
 CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=4, heads=1, layers=1, feed_forward=4)
@@ -95,13 +94,6 @@ def test_a_sample_is_drawn_of_each_text(each):
     found = measured(TEXTS, flips=Substitute(3, sample=3, seed=1))
     assert [len(one) for one in found] == [3, 2, 3, 3]
     assert [one.population for one in found] == [one.population for one in each]
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
-def test_estimates_verify_flips_of_each_text():
-    found = measured(["abcabcabcabc", "abacabacab" * 3], engine=FirstOrder(verify=12))
-    assert [int(one.exact.sum()) for one in found] == [12, 12]
 
 
 def test_texts_that_cannot_be_measured_are_named_before_one_is():

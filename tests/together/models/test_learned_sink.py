@@ -11,17 +11,15 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.initialisation import Normal
 from jaxsens.core.models.parts.weighting import SinkSoftmax, learns_sink
 from jaxsens.core.models.transformer.layered import Attention
-from jaxsens.core.models.transformer.layers import LayeredTransformer, layered_transformer
+from jaxsens.core.models.transformer.layers import LayeredTransformer
 from jaxsens.core.models.transformer.parameters import initialise
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.loop import train
-from tests import reference
 from tests.refusals import refusal, refused
-from tests.small_models import random_parameters, small
+from tests.small_models import small
 from tests.training.tiny import tiny
 
 LEARNED = SinkSoftmax(logit=0.5, learned=True)
@@ -49,23 +47,6 @@ def test_training_moves_every_sink_on_its_own(trained):
     sinks = np.concatenate([layer.sink for layer in trained[0].parameters.layers])
     assert len(set(sinks)) == 6
     assert np.all(np.abs(sinks - 0.5) > 1e-3)
-
-
-def test_the_gradient_is_that_of_the_specification():
-    config = small(weighting=LEARNED, mask="past")
-    parameters, step = random_parameters(config), 1e-5
-
-    def moved(by: float) -> Any:
-        layer = parameters.layers[0]
-        changed = dataclasses.replace(layer, sink=layer.sink + np.array([0.0, by]))
-        return dataclasses.replace(parameters, layers=(changed, *parameters.layers[1:]))
-
-    up, down = (np.sum(reference.output(config, moved(by), WORD)) for by in (step, -step))
-    with numerics("float64"):
-        given, tokens = jax.tree.map(jnp.asarray, parameters), jnp.asarray(WORD)
-        model = layered_transformer(config)
-        slope = jax.jit(jax.grad(lambda given: jnp.sum(model(given, tokens))))(given)
-    assert float(slope.layers[0].sink[1]) == pytest.approx((up - down) / (2 * step), rel=1e-6)
 
 
 def test_a_checkpoint_keeps_them(trained):

@@ -124,19 +124,6 @@ def test_ties_are_broken_as_defined_under_every_mask(scores, width, heads, n):
         assert_close(activations, reference.activations(config, parameters, word), config)
 
 
-@pytest.mark.parametrize(
-    "weighting", ["softmax", "leftmost-hard", "rightmost-hard", "average-hard", "sparsemax"]
-)
-@pytest.mark.parametrize(("mask", "row"), [("strict-future", 0), ("strict-past", -1)])
-def test_a_row_that_sees_no_key_gets_nothing_from_attention(weighting, mask, row):
-    config = small(layers=1, weighting=weighting, mask=mask, feed_forward=0)
-    parameters = random_parameters(config)
-    change = uncompiled(layers.activations, config, parameters, WORD) - uncompiled(
-        layers.embed, config, parameters, WORD
-    )
-    assert np.flatnonzero(~change.any(axis=1)).tolist() == [row % len(WORD)]
-
-
 @pytest.mark.quick(2)
 @pytest.mark.parametrize(
     "options",
@@ -222,14 +209,6 @@ def test_a_seed_or_a_config_that_is_none_is_refused(seed):
     with refusal("seed"):
         Transformer(small(), seed=seed)
     refused("config seed", Transformer, LSTMConfig(2), seed=seed)
-
-
-def test_given_parameters_are_used_and_returned():
-    config = small(positions=("learned", "length"), layer_norm="post", scores="additive", logits=3)
-    given = random_parameters(config)
-    kept = Transformer(config, seed=9, parameters=given).parameters
-    for mine, its in zip(jax.tree.leaves(given), jax.tree.leaves(kept), strict=True):
-        np.testing.assert_array_equal(mine, its)
 
 
 def test_shapes_are_those_of_the_parameters():

@@ -12,9 +12,7 @@ from jaxsens.core.report.figures import change_label
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import (
     AVERAGE_SENSITIVITY,
-    EXTREMES,
     OF_DECISIONS,
-    PER_POSITION,
     is_statistic,
     read_point,
     statistics_of,
@@ -87,30 +85,6 @@ ONE_OUTPUT = DECIDED.replace('"average-sensitivity"]', ", ".join(f'"{name}"' for
 ONE_OUTPUT += 'logits = 1\n[inputs]\nkind = "all"\n'
 
 
-@pytest.mark.long
-def test_statistics_of_decisions_are_those_of_the_result():
-    sweep = sweep_of('measure = { kind = "decision", threshold = "median" }', ONE_OUTPUT)
-    plainly = sweep_of('measure = "decision"', ONE_OUTPUT)
-    assert sweep.points[0].key != plainly.points[0].key
-    assert plainly.points[0].expanded["measure"]["measure"] == {"kind": "decision"}
-    for point in sweep.points[2:4]:
-        model, tokens = point.model(), point.tokens()
-        result = point.measure.flip_sensitivity(model, tokens, point.seed)
-        outputs = np.asarray(model(tokens))[:, 0]
-        threshold = result.asked.measure.threshold  # pyright: ignore[reportAttributeAccessIssue]
-        assert threshold == pytest.approx(np.median(outputs), rel=1e-5)
-        assert (outputs > threshold).mean() == 0.5
-        flips = result.sensitive_flips
-        expected = dict(zip(EXTREMES, (flips.min(), flips.max()), strict=True))
-        expected |= {
-            "mean": result.mean,
-            AVERAGE_SENSITIVITY: flips.mean(),
-            PER_POSITION: flips.mean() / (point.n - 1),
-        }
-        assert statistics_of(result, expected) == pytest.approx(expected)
-        assert flips.mean() > 0
-
-
 def test_what_a_sweep_of_decisions_cannot_give_is_refused():
     threshold = "measure.measure.threshold"
     for path, measure in (
@@ -173,17 +147,3 @@ def test_a_point_flips_these_positions_and_no_others():
     own = jaxsens.flip_sensitivity(model, point.tokens(), flips=jaxsens.Substitute(positions=[0, 1, 2, 5]))
     np.testing.assert_array_equal(result.norms, own.norms)
     assert point.expanded["measure"]["flips"]["positions"] == ["readout", "0.0:0.5"]
-
-
-def test_positions_are_part_of_the_key():
-    asked = tiny_sweep(after='\n[measure]\nflips = { kind = "substitute", positions = [":"] }\n').points[0]
-    assert asked.key != tiny_sweep().points[0].key
-
-
-def test_a_sample_is_drawn_of_these_positions():
-    sweep = parse_sweep_config(
-        TINY + '\n[measure]\nflips = { kind = "substitute", positions = [":-1"], sample = 2 }\n'
-    )
-    point = sweep.points[2]
-    result = point.measure.flip_sensitivity(point.source.build(point.n, 0), point.tokens(), point.seed)
-    assert (len(result), result.population) == (2, 5)

@@ -105,14 +105,6 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(measure, names):
     refused(names, sweep_of, measure)
 
 
-@pytest.mark.parametrize(
-    ("measure", "key"), [('engine = "first-order"', "engine"), ("exact_up_to = 8", "exact_up_to")]
-)
-def test_a_variant_that_cannot_be_estimated_is_found_before_anything_runs(measure, key):
-    text = TINY.replace("[4, 6]", "[8, 40]")
-    refused(f"measure.{key}", sweep_of, measure, text)
-
-
 def test_the_theorem_6_experiment_measures_exactly():
     refused(
         "measure",
@@ -135,15 +127,6 @@ def test_a_variant_that_needs_a_sample_is_named_with_the_remedy_beside_all_other
     for name in ("leftmost-hard", "sparsemax"):
         assert f'variant "{name}": engine = "first-order": it cannot serve this model' in told
     assert told.count("give sample_beyond = K") == 2
-
-
-def test_a_refused_variant_cannot_be_named_among_the_estimated():
-    refused(
-        "measure.estimate",
-        sweep_of,
-        'exact_up_to = 6\nsample_beyond = 3\nestimate = ["softmax", "sparsemax"]',
-        MIXED,
-    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from jaxsens.core.base.text import duration
 from jaxsens.core.sweeps.jobs import progress
-from jaxsens.core.sweeps.jobs.progress import BarReporter, Reporter, TimeLeft, left_text, reporting, watching
+from jaxsens.core.sweeps.jobs.progress import BarReporter, TimeLeft, left_text, reporting, watching
 from jaxsens.training.evaluation import CrossEntropy, Recognition
 from jaxsens.training.records import Evaluated, Note, Saved, Stepped
 from tests.core.sweeps.tiny import printed, quiet
@@ -109,15 +109,6 @@ def test_a_log_has_one_failure_a_minute_and_counts_them_all(monkeypatch):
         "[    60.0 s]  failed: 60",
         "[    60.0 s]  61/100, 61 failed  60",
     ]
-
-
-def test_the_last_point_is_always_reported():
-    console = quiet()
-    with reporting(console, 2, 0) as reporter:
-        assert isinstance(reporter, Reporter)
-        reporter.finished("a", None)
-        reporter.finished("b [n]", 0.0)
-    assert "2/2  b [n]; about 0 s left" in printed(console)
 
 
 def test_a_terminal_gets_a_bar_that_moves():
