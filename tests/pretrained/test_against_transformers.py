@@ -11,43 +11,11 @@ pytest.importorskip("transformers")
 
 import jaxsens
 from jaxsens.core.base.errors import Problems
-from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Disentangled
 from tests.pretrained.folders import write_folder
-from tests.pretrained.oracle import CASES, LABELLED, save
+from tests.pretrained.oracle import CASES, save
 from tests.refusals import refusal
-from tools.pretrained_table import errors
-
-TOLERANCE = {"float32": 1e-5, "float64": 1e-10}
-QUICK = ("defaults", "grouped heads, untied head", "window of 4", "window in the last layer, tied head")
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(one, marks=() if one.name in QUICK else pytest.mark.slow, id=str(one))
-        for one in (*CASES, *LABELLED)
-    ],
-)
-def test_hidden_states_and_logits_or_scores_of_labels_are_those_of_transformers(case, tmp_path):
-    save(case, tmp_path)
-    for dtype, tolerance in TOLERANCE.items():
-        hidden, logits = errors(case, tmp_path, dtype)
-        assert max(hidden, logits) <= tolerance, (dtype, hidden, logits)
-
-
-@pytest.mark.parametrize("bidirectional", [True, False])
-def test_buckets_of_distances_are_those_of_t5(bidirectional):
-    torch = pytest.importorskip("torch")
-    theirs_of = pytest.importorskip(
-        "transformers.models.t5.modeling_t5"
-    ).T5Attention._relative_position_bucket
-    ahead = np.arange(-300, 301)
-    for sizes in ((32, 128), (16, 64), (32, 100)):
-        theirs = theirs_of(torch.from_numpy(ahead), bidirectional, *sizes)
-        ours = RelativeBias(*sizes, bidirectional).bucket(ahead)
-        np.testing.assert_array_equal(ours, theirs.numpy())
 
 
 @pytest.mark.parametrize("sizes", [(256, 512), (6, 28), (5, 24), (4, 9), (2, 5)])

@@ -8,13 +8,11 @@ import json
 import os
 import pickle
 import re
-import struct
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
@@ -137,14 +135,6 @@ def truncated(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-100])
 
 
-def overlapping(folder: Path) -> None:
-    write_folder(folder)
-    header = json.dumps(
-        {one: {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} for one in ("a", "b")}
-    ).encode()
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + bytes(8))
-
-
 def twice(folder: Path) -> None:
     _, own = write_folder(folder)
     for k in (1, 2):
@@ -216,9 +206,6 @@ BAD: dict[str, tuple[Change, str]] = {
     "parent of a model": (parent("MiniLM"), "give the folder of a model: '.*MiniLM'"),
     "cache of all models": (parent("models--a--b/snapshots/0f"), "give the folder of a model: '.*snapshots/0f'"),
     "pooling by maximum": (pooling(pooling_mode_max_tokens=True), "pooling_mode = 'max_tokens': not served"),
-    "two poolings": (
-        pooling(pooling_mode_cls_token=True, pooling_mode_mean_tokens=True), "'cls_token and mean_tokens': not served"
-    ),
     "dropout in the tokenizer": (
         other_tokenizer(lambda table: table["model"].update(type="BPE", dropout=0.1)),
         "tokenizer.json: model.dropout = 0.1: 0 or null",
@@ -233,7 +220,6 @@ BAD: dict[str, tuple[Change, str]] = {
     "no weights": (gone("model.safetensors"), r"it has no \*.safetensors; download the model again"),
     "no tokenizer": (gone("tokenizer.json"), "it has no tokenizer.json; make it .* AutoTokenizer"),
     "pickled weights": (instead("pytorch_model.bin"), "is a pickle, .* never opened.*save_pretrained"),
-    "pickled shards": (instead("pytorch_model-00001-of-00002.bin"), "is a pickle"),
     "pickled checkpoint": (instead("model.ckpt"), "model.ckpt is a pickle"),
     "pickle named safetensors": (instead("model.safetensors"), "not readable as safetensors"),
     "gguf": (instead("model.gguf"), "model.gguf is in a format that is not read"),
@@ -241,14 +227,10 @@ BAD: dict[str, tuple[Change, str]] = {
     "weights are a directory": (directory, r"it has no \*.safetensors"),
     "link to itself": (circle, "model.safetensors"),
     "weights outside": (outside("model.safetensors"), "it leads out of the folder"),
-    "config outside": (outside("config.json"), "it leads out of the folder"),
     "tokenizer outside": (outside("tokenizer.json"), "it leads out of the folder"),
     # JSON
     "config cut off": (text("config.json", '{"model_type": "bert", '), "config.json'.* not readable as JSON"),
-    "config in latin-1": (text("config.json", b'{"model_type": "b\xe9rt"}'), "not readable as JSON"),
     "config a list": (text("config.json", "[]"), "holds a list, not a table"),
-    "config too deep": (text("config.json", "[" * 200_000), "not readable as JSON"),
-    "tokenizer cut off": (text("tokenizer.json", '{"version"'), "tokenizer.json'.* not readable as JSON"),
     "tokenizer of nothing": (text("tokenizer.json", '{"version": "1.0"}'), "not readable as a tokenizer"),
     "tokenizer of another model": (text("tokenizer.json", symbols("x", "y", "z")), "largest id = 20: the model reads"),
     "a key twice": (
@@ -272,25 +254,15 @@ BAD: dict[str, tuple[Change, str]] = {
             table["added_tokens"][0] | {"content": "<x>", "id": 10**9})),
         "tokenizer.json: added_tokens.id = 1000000000: '<x>' is to have this id, but it gets 18",
     ),
-    "an added token after a gap": (
-        other_tokenizer(lambda table: table["added_tokens"].append(
-            table["added_tokens"][0] | {"content": "<x>", "id": 19})),
-        "tokenizer.json: added_tokens.id = 19: '<x>' is to have this id, but it gets 18",
-    ),
     "a billion layers": (options(num_hidden_layers=10**9), "num_hidden_layers ="),
-    "10^30 layers": (options("llama", num_hidden_layers=10**30), "num_hidden_layers ="),
     # Files of weights
     "weights cut off": (truncated, r"not readable as safetensors .*may be truncated: download it again"),
-    "weights empty": (text("model.safetensors", b""), "not readable as safetensors"),
-    "a header without end": (text("model.safetensors", b"\xff" * 64), "not readable as safetensors"),
-    "overlapping tensors": (overlapping, "not readable as safetensors"),
     "git lfs": (text("model.safetensors", "version https://git-lfs.github.com/spec/v1\n"), "git lfs pull"),
     "a tensor in two files": (twice, "is twice in these files"),
     "index above": (first_tensor_in("../../etc/passwd"), "it leads out of the folder"),
     "index absolute": (first_tensor_in("/etc/passwd"), "the name of a file within the folder"),
     "index of a link outside": (shard_outside, "it leads out of the folder"),
     "index of no file": (first_tensor_in("model-00003-of-00003.safetensors"), "it has no model-00003-of-00003"),
-    "index of a number": (first_tensor_in(3), "weight_map = .*a table from the names of tensors"),
     "index without map": (index(None), "weight_map = None"),
     "index of another file": (first_tensor_in("model-00002-of-00002.safetensors"), "not in the files it names"),
     # Options
@@ -298,20 +270,11 @@ BAD: dict[str, tuple[Change, str]] = {
     "no family": (options(model_type=...), "model_type = None: not served"),
     "an option that is read": (options("llama", attention_chunk_size=4), "the library reads it for llama"),
     "an option said twice": (options("gpt2", hidden_size=16), "n_embd = 8: hidden_size, the same option, is 16"),
-    "no size": (options(hidden_size=None), "hidden_size: required, but null"),
     "no layers": (options(num_hidden_layers=0), "num_hidden_layers = 0: a whole number of at least 1"),
-    "layers in words": (options(num_hidden_layers="two"), "num_hidden_layers = 'two'"),
-    "true heads": (options(num_attention_heads=True), "num_attention_heads = True"),
     "uneven heads": (options(num_attention_heads=3), "hidden_size = 8: a multiple of num_attention_heads = 3"),
-    "activation": (options(hidden_act="xielu"), "hidden_act = 'xielu': not served; one of gelu,"),
-    "epsilon": (options(layer_norm_eps=-1), "layer_norm_eps = -1: a number above 0"),
     "relative positions": (options(position_embedding_type="relative_key"), "position_embedding_type ="),
     "decoder": (options(is_decoder=True), "is_decoder = True: a bert-like decoder is not served"),
     "cross attention": (options("gpt2", add_cross_attention=True), "add_cross_attention = True"),
-    "quantised by its config": (
-        options("llama", quantization_config={"quant_method": "gptq"}),
-        "quantization_config = .*quantised weights are not served",
-    ),
     "rope type": (options("llama", rope_scaling={"type": "proportional", "factor": 2.0}), "rope_scaling.type ="),
     "divisors of too few pairs": (
         options("llama", rope_scaling={"type": "longrope", "short_factor": [1.0], "long_factor": [1.0] * 3}),
@@ -322,13 +285,8 @@ BAD: dict[str, tuple[Change, str]] = {
         r"rope_scaling.mrope_section = \[1, 1\]",
     ),
     "rope without factor": (options("llama", rope_scaling={"type": "linear"}), "rope_scaling.factor: required"),
-    "rope without a frequency": (
-        options("llama", rope_scaling=None, rope_parameters=ROPE),
-        "rope_parameters.high_freq_factor: required",
-    ),
     "rope said twice": (options("llama", rope_parameters=ROPE | {"high_freq_factor": 4.0}), "keep one of them"),
     "rope of a part": (options("llama", partial_rotary_factor=0.5), "partial_rotary_factor ="),
-    "odd heads": (options("llama", head_dim=5), "head_dim = 5: an even number of turned"),
     "uneven groups": (options("llama", num_key_value_heads=3), "num_key_value_heads = 3: a divisor"),
     "chunked layers": (options("qwen3", layer_types=["chunked_attention"] * 2), "layer_types = .*not served"),
     "too few layer types": (options("qwen3", layer_types=["full_attention"]), "num_hidden_layers = 2 entries"),
@@ -342,23 +300,9 @@ BAD: dict[str, tuple[Change, str]] = {
         tensors({QUERY: lambda x: x[:, :4]}),
         r"of another shape: .*query.weight \(8, 4\) instead of \(8, 8\):",
     ),
-    "wrong width by config": (
-        options(intermediate_size=13),
-        r"6 tensors are of another shape: .*\(12, 8\) instead of \(13, 8\)",
-    ),
     "more layers by config": (options(num_hidden_layers=3), "16 tensors are missing: encoder.layer.2.*, among others"),
-    "fewer layers by config": (options(num_hidden_layers=1), "16 tensors are unknown: .*layer.1.*, among others"),
     "eight bits": (tensors({QUERY: lambda x: x.astype(np.int8)}), "weight I8: quantised weights are not served"),
-    "eight-bit floats": (
-        tensors({QUERY: lambda x: x.astype(jnp.dtype("float8_e4m3fn"))}),
-        "weight F8_E4M3: quantised weights are not served",
-    ),
     "not a number": (tensors({QUERY: lambda x: x * np.nan}), "query.weight: it holds numbers that are not finite"),
-    "beyond float32": (
-        tensors({QUERY: lambda x: x.astype(np.float64) * 1e300}),
-        "numbers that are not finite in float32",
-    ),
-    "tensors of an adapter": (tensors({"bert.lora_A": np.zeros(3)}), "a tensor is unknown: bert.lora_A: "),
     "two heads": (other_tied_head, "tie_word_embeddings = True: true, but lm_head.weight is stored and differs"),
 }  # fmt: skip
 

@@ -30,20 +30,6 @@ def classifier(
     return folder
 
 
-def test_a_label_is_measured_by_its_name(tmp_path):
-    model = jaxsens.load_pretrained(classifier(tmp_path), output="labels", dtype="float64")
-    assert model.labels == tuple(NAMES.values())
-    ids, flips = model.encode("the cat sat"), jaxsens.Substitute([9, 11])
-    found = jaxsens.flip_sensitivity(model, ids, flips, jaxsens.LogProbability("positive <3"))
-    assert found.readout == 0
-    expected = by_passes(model, ids, found, lambda rows: rows[0, 2] - np.log(np.sum(np.exp(rows[0]))))
-    np.testing.assert_allclose(found.norms, expected, rtol=1e-9)
-    page = tmp_path / "page.html"
-    found.to_html(page)
-    assert "log p(positive &lt;3 | x′)" in page.read_text("utf-8")
-    assert found.measure == jaxsens.LogProbability(2, "positive <3")
-
-
 @pytest.mark.parametrize("engine", ["vmap", "incremental"])
 def test_a_label_is_measured_against_another_one_by_name(tmp_path, engine):
     model = jaxsens.load_pretrained(classifier(tmp_path), output="labels", dtype="float64")
@@ -56,18 +42,6 @@ def test_a_label_is_measured_against_another_one_by_name(tmp_path, engine):
     assert found.measure.symbol.startswith("[log p(positive <3 | x′) − log p(neutral | x′)]")
     found.save(tmp_path / "found.parquet")
     assert jaxsens.load_result(tmp_path / "found.parquet").measure == found.measure
-
-
-@pytest.mark.parametrize("engine", [pytest.param("vmap", marks=pytest.mark.long), "incremental"])
-def test_every_engine_reads_the_head(tmp_path, engine: Any):
-    folder = classifier(tmp_path, "modernbert", "ForTokenClassification", id2label={"0": "O", "1": "NAME"})
-    model = jaxsens.load_pretrained(folder, output="labels", dtype="float64")
-    ids, flips = (
-        RECORDED["modernbert", "ForTokenClassification"].ids,
-        jaxsens.Substitute([7, 9], positions=[1, 6]),
-    )
-    found = jaxsens.flip_sensitivity(model, ids, flips, readout=4, engine=engine)
-    np.testing.assert_allclose(found.norms, by_passes(model, ids, found, lambda rows: rows[4]), rtol=1e-8)
 
 
 def test_the_command_says_the_label(tmp_path, capsys):

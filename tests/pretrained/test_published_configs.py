@@ -7,7 +7,6 @@ import pytest
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture
-from jaxsens.pretrained.families.options import HARMLESS
 from tools.pretrained_published import REFUSED, errors_of, known, published
 
 CONFIGS = published()
@@ -64,7 +63,3 @@ def test_longest_inputs_and_windows():
         == set(architecture("Qwen/Qwen3-0.6B").windows)
         == {None}
     )
-
-
-def test_every_refused_option_says_why():
-    assert all(reason for _, reason in HARMLESS.values())

@@ -98,11 +98,6 @@ def test_texts_are_cut_off_or_repeated_to_each_length(folder):
     ]
 
 
-def test_neighbours_are_flipped_unless_the_config_says_more(folder):
-    text = CONFIG[: CONFIG.index("[measure]")]
-    assert isinstance(parse_sweep_config(text, folder=folder).measure.flips, Neighbours)
-
-
 @pytest.mark.parametrize(
     ("old", "new", "path"),
     [
@@ -130,11 +125,6 @@ def test_a_model_with_other_symbols_around_a_word_cannot_read_the_same_inputs(fo
         CONFIG.replace('{ kind = "neighbours", k = 2 }', '"substitute"') + other,
         folder=folder,
     )
-
-
-def test_texts_without_a_published_model_are_refused(tmp_path):
-    text = 'lengths = [4]\nvariants = ["softmax"]\n[model]\nalphabet_size = 2\n[inputs]\ntexts = "a.txt"'
-    refused("inputs.texts", parse_sweep_config, text, folder=tmp_path)
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
