@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shlex
 import subprocess
 import sys
@@ -274,32 +273,9 @@ def test_measure_flips_groups(capsys):
     assert "│ 0 1" in " ".join(out.split())
 
 
-def test_measure_counts_decisions(capsys):
-    arguments = ("measure", *SMALL, "--tokens", "0110", "--measure", "decision")
-    _, out, _ = run(capsys, *arguments)
-    _, found, _ = run(capsys, *arguments, "--json")
-    summary = json.loads(found)
-    assert summary["average_sensitivity"] == 4 * summary["mean"]
-    assert f"average sensitivity  {summary['average_sensitivity']:g}" in out
-
-
 def keys_of(value):
     inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
     return [*(value if isinstance(value, dict) else []), *(key for one in inside for key in keys_of(one))]
-
-
-@pytest.mark.long
-def test_measure_estimates_and_says_how_good_the_estimate_is(capsys):
-    options = ("--n", "24", "--engine", "first-order", "verify=12", "sketch=3")
-    deep = ("--model", "alphabet_size=2", "layers=3", *SIZES[:2], SIZES[3])
-    code, out, _ = run(capsys, "measure", *deep, *options)
-    assert code == 0
-    assert "mean over all flips" in out
-    assert "rank correlation" in out
-    assert "11 flips" in out
-    _, found, _ = run(capsys, "measure", *deep, *options, "--json")
-    assert all(re.fullmatch(r"\w+", key) for key in keys_of(json.loads(found)))
-    refused(capsys, "--engine sketch", "measure", *SMALL, "--n", "8", "--engine", "vmap", "sketch=2")
 
 
 def test_measure_reads_the_model_of_a_sweeps_config_and_options_win(config, capsys):
@@ -349,15 +325,6 @@ def test_measure_takes_a_formula_whose_symbols_have_names_and_drops_the_network_
         "dtype": "float64",
         "read": "output",
     }
-
-
-def test_measure_takes_a_window(capsys):
-    parts = ('mask={type="SlidingWindow", width=3}', "layer_positions=rotary,")
-    code, out, _ = run(capsys, "measure", *SMALL, *parts, "--n", "8", "--json")
-    summary = json.loads(out)
-    assert (code, summary["model"]["mask"]) == (0, {"type": "SlidingWindow", "width": 3})
-    assert summary["model"]["layer_positions"] == [[{"type": "Rotary", "base": 10_000.0}]]
-    assert {flip["position"] for flip in summary["top"] if flip["norm"] > 0} == {5, 6}
 
 
 @pytest.mark.parametrize(

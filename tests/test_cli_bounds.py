@@ -179,9 +179,3 @@ def test_a_table_that_is_there_is_not_replaced_by_a_part_of_it(
     assert main(["restrictions", "--models", "1", "--out", str(tmp_path / "t.md")]) == 1
     assert (tmp_path / "t.md").read_text() == "the whole table"
     assert "No space left on device" in capsys.readouterr().err
-
-
-def test_wrong_arguments_are_refused_together(capsys):
-    assert main(["restrictions", "--models", "0", "--longest", "6", "--free-fraction", "2"]) == 2
-    said = capsys.readouterr().err
-    assert all(name in said for name in ("--models", "--longest", "--free-fraction"))

@@ -207,10 +207,3 @@ def test_a_bad_file_is_refused_by_its_lines(folder, capsys, name, content, messa
         (folder / name).write_text(content, encoding="utf-8")
     assert main(["corpus", "--pretrained", str(folder / "bert"), "--texts", str(folder / name)]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_wrong_options_are_told_together(folder, capsys):
-    assert run(folder, "--table", "t.xml", "--png", "p.svg", "--output", "rows") == 2
-    said = capsys.readouterr().err
-    for part in ("--table = 't.xml'", "--png = 'p.svg'", "--output = 'rows'"):
-        assert part in said

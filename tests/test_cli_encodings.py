@@ -9,9 +9,7 @@ import sys
 import pytest
 
 from jaxsens.cli import main
-from tests.core.sweeps.tiny import TINY
 from tests.pretrained.folders import write_folder
-from tests.training.tiny_training import THEOREM6, write_training
 
 ENCODINGS = ("ascii", "latin-1", "cp1252")
 HELP = ("plan", "status", "train", "theorem6", "sweep", "measure", "corpus", "report", "constructions")
@@ -68,22 +66,3 @@ def test_signs_that_an_encoding_lacks_are_ascii_and_characters_of_a_text_are_esc
     code, text = written(encoding, monkeypatch, "measure", "--pretrained", "bert", "--text", "the \u4eca cat")
     assert code == 0
     assert "\\u4eca" in text
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_what_commands_say_is_read_in_any_encoding(encoding, tmp_path, monkeypatch):
-    (tmp_path / "sweep.toml").write_text(TINY + "[bounds]\n")
-    (tmp_path / "theorem6.toml").write_text(THEOREM6)
-    write_training(tmp_path)
-    for words in (
-        ("sweep", "sweep.toml", "--out", "s"),
-        ("status", "s"),
-        ("report", "s"),
-        ("plan", "sweep.toml", "--on", "h100"),
-        ("measure", "--n", "4", "--model", "alphabet_size=2", "width=4", "layers=1", "heads=1"),
-        ("train", "lstm.toml", "--out", "t"),
-        ("theorem6", "theorem6.toml", "--out", "t6"),
-        ("constructions",),
-    ):
-        check(*written(encoding, monkeypatch, *words))

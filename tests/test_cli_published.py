@@ -61,12 +61,6 @@ def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, 
     assert "<svg" in (tmp_path / "o.svg").read_text("utf-8")
 
 
-@pytest.mark.long
-def test_the_text_itself_can_be_given(encoder, text, capsys):
-    command = ("measure", "--pretrained", encoder, "--flips", "delete", "--json")
-    assert run(capsys, *command, "--text", TEXT) == run(capsys, *command, "--text-file", text)
-
-
 def test_a_wrong_choice_and_missing_files_are_reported_together(encoder, capsys):
     options = ("--engine", "fast", "--dtype", "int8", "--text-file", "none.txt", "--pretrained", "nowhere")
     refused(capsys, "--engine --dtype --text-file --pretrained", "measure", *options)

@@ -139,19 +139,6 @@ def test_measure_says_how_far_the_training_of_a_model_is(trained, tmp_path, caps
     assert json.loads(out)["training"] is None
 
 
-def test_theorem6_that_is_stopped_in_training_says_how_to_resume(tmp_path, capsys, monkeypatch):
-    def stopped(config, directory, progress):
-        raise TrainingInterrupted(2, directory, 15)
-
-    monkeypatch.setattr(loop, "train", stopped)
-    write_training(tmp_path)
-    (tmp_path / "theorem6.toml").write_text(THEOREM6)
-    code, _, err = run(capsys, "theorem6", tmp_path / "theorem6.toml", "--out", tmp_path / "out")
-    assert code == 143
-    assert "stopped; 0 of 12 points" in err
-    assert "To resume: jaxsens theorem6" in err
-
-
 @pytest.mark.long
 def test_theorem6_ends_with_a_report_which_report_writes_again(tmp_path, capsys, monkeypatch):
     write_training(tmp_path)

@@ -143,16 +143,3 @@ def test_what_is_saved_is_kept_where_nobody_reads_what_is_printed(tmp_path):
     _, err = ran.communicate(timeout=120)
     assert (ran.returncode, err) == (141, "")
     assert load_result(tmp_path / "x.parquet").n == 8
-
-
-@pytest.mark.long
-def test_a_sweep_of_another_config_names_the_option(monkeypatch, config, tmp_path, capsys):
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
-    out = tmp_path / "out"
-    assert main(["sweep", str(config), "--out", str(out), "--only", "n=4", "--quiet"]) == 0
-    config.write_text(TINY.replace("width = 4", "width = 8"))
-    capsys.readouterr()
-    assert main(["sweep", str(config), "--out", str(out)]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"jaxsens: --out = '{out}': it holds 4 points")
-    assert "model.width: 4 there, 8 here" in err

@@ -20,11 +20,6 @@ def documents(path: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(path.read_text("utf-8")))
 
 
-def test_there_are_files_for_both_schedulers():
-    assert len(SLURM) == 2
-    assert len(KUBERNETES) == 4
-
-
 @pytest.mark.parametrize("path", [*SLURM, CLUSTER / "try_slurm.sh"], ids=lambda path: path.name)
 def test_scripts_are_sound(path):
     subprocess.run(["bash", "-n", path], check=True)

@@ -208,7 +208,3 @@ def test_the_image_refuses_an_unknown_accelerator(stages, tmp_path):
     ran = install_step(stages, "cuda11", tmp_path)
     assert ran.returncode == 2
     assert "ACCELERATOR=cuda11: must be" in ran.stderr
-
-
-def test_the_image_is_for_the_cpu_unless_asked_otherwise(stages):
-    assert ("ARG", "ACCELERATOR=cpu") in [step for steps in stages.values() for step in steps]

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import jax
-import jax.numpy as jnp
 import pytest
-from flax import nnx
 
 import jaxsens
 from jaxsens import logic, theory
-from tests.core.flip_sensitivity.test_adapters import EquinoxModel, LinenModel
-from tests.refusals import refusal, refused
+from tests.refusals import refusal
 from tools.wrong_arguments import RIGHT, WRONG, Call, Tally, own_arguments, tried
 
 CALLS = {
@@ -58,62 +53,6 @@ def test_an_argument_of_a_wrong_type_is_one_error_that_names_it(name):
 def test_a_path_that_no_file_can_have_is_refused(method, wrong):
     with refusal("path"):
         getattr(RIGHT["result"](), method)(WRONG[wrong])
-
-
-class Mean(nnx.Module):
-    """A module of somebody else, with a method of a name that this package uses too."""
-
-    def __init__(self) -> None:
-        self.table = nnx.Param(jnp.arange(6.0).reshape(2, 3))
-
-    def __call__(self, tokens: Any) -> Any:
-        return self.table[...][tokens].mean(axis=0)
-
-    def output_of(self) -> None:
-        """Not what the package means by it."""
-
-
-def of_torch() -> Any:
-    """A model that runs a PyTorch module."""
-    torch = pytest.importorskip("torch")
-    return jaxsens.from_torch(torch.nn.EmbeddingBag(2, 3).eval())
-
-
-MODELS: dict[str, Any] = {
-    "Linen": lambda: (LinenModel(), LinenModel().init(jax.random.key(0), jnp.zeros(4, int))),
-    "Linen, bound": lambda: LinenModel().bind(LinenModel().init(jax.random.key(0), jnp.zeros(4, int))),
-    "Equinox": lambda: EquinoxModel(jax.random.key(0)),
-    "PyTorch": of_torch,
-    "transformer": lambda: jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, logits=3)),
-    "LSTM": lambda: jaxsens.training.LSTM(jaxsens.training.LSTMConfig(2, width=4, logits=3)),
-    "RNN": lambda: jaxsens.training.RNN(jaxsens.training.RNNConfig(2, width=4, logits=3)),
-    "convolution": lambda: jaxsens.training.Convolution(
-        jaxsens.training.ConvolutionConfig(2, width=4, logits=3)
-    ),
-    "formula": lambda: jaxsens.compile_formula("#L[Q_1] > #L[Q_0]", ["0", "1"], read="everything"),
-    "construction": lambda: jaxsens.construction("parity", read="everything"),
-    "Flax NNX": Mean,
-    "function": lambda: lambda tokens: jnp.stack([tokens.sum() / 4.0, tokens[0] * 1.0, tokens.max() * 0.5]),
-    "pair": lambda: (lambda table, tokens: table[tokens].mean(axis=0), jnp.arange(6.0).reshape(2, 3)),
-}
-MEASURES: tuple[Any, ...] = (
-    "l2", "l1", "linf", "cosine", "kl", jaxsens.Decision(), jaxsens.LogProbability(1),
-    jaxsens.Function(jnp.sum), jaxsens.Comparison(lambda y, new: jnp.sum(jnp.abs(new - y))),
-)  # fmt: skip
-
-
-@pytest.mark.filterwarnings("ignore::jaxsens.PrecisionWarning")  # of functions that cancel
-@pytest.mark.long
-@pytest.mark.parametrize("name", MODELS)
-def test_every_measure_is_taken_of_every_kind_of_model(name):
-    model = MODELS[name]()
-    for measure in MEASURES:
-        result = jaxsens.flip_sensitivity(model, [0, 1, 1, 0], 2, measure, progress=False)
-        assert len(result.values), measure
-    said = refused(
-        "measure", jaxsens.flip_sensitivity, model, [0, 1, 1, 0], 2, jaxsens.LogProbability("word")
-    )
-    assert "encodes no text" in said
 
 
 def test_a_restriction_and_an_address_of_wrong_types_are_named():
