@@ -26,7 +26,6 @@ from jaxsens.core.base.files import (
     only_inside,
     remedy,
     takes_no_more,
-    try_writing_to,
     write_text,
 )
 from jaxsens.core.base.sealed import DamagedFile, SavedResult, digest, read_sealed, write_sealed
@@ -136,31 +135,6 @@ def test_a_file_opened_in_place_of_a_link_is_not_the_one_it_leads_to(tmp_path):
         file.write("written")
     assert (tmp_path / "mine").read_text() == "mine"
     assert (tmp_path / "link").read_text() == "written"
-
-
-def test_trying_a_folder_leaves_nothing_and_says_why_it_cannot_be_written_to(tmp_path):
-    try_writing_to(tmp_path / "not" / "there")
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(OSError, match="/proc"):
-        try_writing_to("/proc/not/there")
-    with pytest.raises(NotADirectoryError, match="/dev/null"):
-        try_writing_to("/dev/null/x")
-    with pytest.raises(OSError, match="File too large") as failed, files_of_at_most(0):
-        try_writing_to(tmp_path)
-    assert failed.value.filename == str(tmp_path)
-
-
-def test_a_file_that_holds_the_text_is_left_alone(tmp_path):
-    path = tmp_path / "folder" / "kept"
-    write_text(path, "new")
-    os.utime(path, (0, 0))
-    write_text(path, "new")
-    assert path.stat().st_mtime == 0
-    write_text(path, "newer")
-    assert path.read_text() == "newer"
-    path.write_bytes(b"\xff")
-    write_text(path, "text")
-    assert path.read_text() == "text"
 
 
 @dataclasses.dataclass

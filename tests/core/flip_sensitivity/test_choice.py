@@ -12,12 +12,11 @@ import pytest
 import jaxsens
 from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.choose import ROUNDING, choose
-from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto
+from jaxsens.core.engines.options import MANY_CALLS, Auto
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
-from tests.refusals import refusal
 
 
 def model(layers: int, width: int = 64, **options) -> jaxsens.Transformer:
@@ -83,20 +82,6 @@ def test_the_second_request_of_a_process_for_a_program_counts_many_and_its_resul
     assert "for one call" in jaxsens.flip_sensitivity(subject, word[1:]).engine.why
 
 
-def test_the_difference_engine_has_one_form_whoever_asks_for_it():
-    subject = as_model(model(2))
-    for n, count in ((512, None), (4096, None), (4096, 2)):
-        named = choose(subject, jaxsens.Difference(), Substitute(), L2(), n, count=count).engine
-        auto = choose(subject, Auto(MANY_CALLS), Substitute(), L2(), n, count=count)
-        assert auto.engine == named or auto.choice.name != "difference"
-    # The matrices of all rows are worth it for many flips.
-    forms = {
-        count: choose(subject, jaxsens.Difference(), Substitute(), L2(), 4096, count=count).engine
-        for count in (2, 4095)
-    }
-    assert (forms[2].how, forms[4095].how) == ("whole rows", "the folded form")
-
-
 def test_the_rates_of_the_platform_decide():
     fast = [chosen(model(2), 1024, platform=PLATFORMS[name]).name for name in ("cpu", "gpu", "tpu")]
     assert fast == ["incremental", "vmap", "vmap"]
@@ -158,26 +143,3 @@ def test_the_score_of_a_learned_sink_decides_and_not_the_logit_it_began_with():
 
 def test_hard_attention_that_moves_no_choice_is_exactly_0():
     assert "exactly nothing" in chosen(model(3, weighting="leftmost-hard"), 64).reason
-
-
-@pytest.mark.long
-def test_a_forward_pass_keeps_the_digits_that_its_reason_promises():
-    n = 48
-    word = np.append(np.random.default_rng(0).integers(0, 2, n - 1), 2)
-    single = model(2, width=16)
-    norms = jaxsens.flip_sensitivity(single, word).norms
-    exact = jaxsens.flip_sensitivity(single, word, engine="difference").norms
-    assert np.median(np.abs(norms / exact - 1)) < 4 * n * np.finfo(np.float32).eps
-
-
-@pytest.mark.needs("first_order")
-def test_an_engine_that_nobody_knows_is_no_other_one():
-    class SecondOrder(AskedEngine):
-        kind = "second-order"
-
-    model = jaxsens.Transformer(jaxsens.TransformerConfig(2, 8, 2, 1, 8), seed=0)
-    known = "auto, vmap, incremental, difference, first-order"
-    with pytest.raises(jaxsens.InputError, match=f"no rule for the engine SecondOrder; it knows {known}"):
-        choose(as_model(model), SecondOrder(), Substitute(), L2(), 8)
-    with refusal("engine"):
-        jaxsens.flip_sensitivity(model, [0, 1, 1], engine="second-order")

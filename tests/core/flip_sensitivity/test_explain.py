@@ -120,21 +120,6 @@ def test_flips_of_other_kinds_are_counted(flips, count):
     assert told.seconds > 0
 
 
-@pytest.mark.needs("first_order")
-def test_an_estimated_distance_needs_memory_for_the_changes_of_all_outputs():
-    norms, distances = (
-        jaxsens.explain(model(), 64, measure=norm, engine="first-order") for norm in ("l2", "kl")
-    )
-    assert distances.memory - norms.memory == 16 * norms.flips * model().config.width
-    assert distances.operations == norms.operations
-
-
-@pytest.mark.needs("first_order")
-def test_what_is_estimated_instead_is_said_where_it_can_be():
-    assert jaxsens.explain(model(), 10, measure="decision").instead is None
-    assert jaxsens.explain(model(), 10, measure="kl").instead is not None
-
-
 def test_an_input_is_explained_as_it_is_measured():
     ids = [0, 1, 1, 0, 0, 2, 1]  # a special symbol in the middle is not flipped
     subject = jaxsens.Transformer(jaxsens.TransformerConfig(2), seed=0)

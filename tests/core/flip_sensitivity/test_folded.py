@@ -248,15 +248,3 @@ def test_no_unit_beyond_the_candidates_can_change_sign_within_a_rows_reach():
     beyond = exact[:, folded.candidates(200, 40)]
     assert np.all(reach < beyond)
     assert np.all(reach > beyond * (1 - 1e-5))
-
-
-def test_what_it_does_not_apply_to_is_measured_all_the_same():
-    for changes in (
-        {"layers": 3},
-        {"activation": "tanh"},
-        {"positions": "rotary"},
-        {"readout": "mean"},
-        {"centred_scores": True},
-    ):
-        assert folded.refusal(small(feed_forward=20, **changes)) is not None
-    assert folded.refusal(small(feed_forward=20)) is None

@@ -1,8 +1,10 @@
-"""What is flipped: symbols, neighbours, exact flips, groups, masks and deletions, beside plain loops."""
+"""What is flipped: positions, symbols, neighbours, groups, masks and deletions, beside plain loops."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens import Transformer, load_result
+from jaxsens.core.flips.fields import positions_at
 from jaxsens.core.flips.flip_table import Candidates, Lists, nearest_symbols
 from jaxsens.core.flips.flips import Delete, Mask, Neighbours, Pairs, Repeat, Substitute
 from jaxsens.core.models.adapters import as_model
@@ -403,3 +406,38 @@ def test_the_flips_that_remain_of_an_interrupted_measurement_complete_it(tmp_pat
     for completed in (partial.joined(rest), rest.joined(partial)):
         assert completed.description() == whole.description()
         assert completed.to_pandas().equals(whole.to_pandas())
+
+
+@pytest.mark.parametrize(
+    ("entries", "n", "read", "expected"),
+    [
+        ([0, 3], 5, None, (0, 3)),
+        ([3, 0, 3], 5, None, (0, 3)),
+        ([0.5, 0.29], 100, None, (29, 50)),  # 0.29 * 100 is 28.999... in binary
+        (["readout"], 7, 6, (6,)),
+        (["readout", "powers"], 7, 2, (0, 1, 2, 3, 4, 6)),
+        (["powers"], 9, 8, (0, 4, 6, 7)),
+        ([":"], 4, None, (0, 1, 2, 3)),
+        (["1:3", "-2:"], 6, None, (1, 2, 4, 5)),
+        (["0:16"], 4, None, (0, 1, 2, 3)),
+        (["0.25:0.75"], 8, None, (2, 3, 4, 5)),
+        ([".5:1.0"], 5, None, (2, 3, 4)),
+        (["::3"], 7, None, (0, 3, 6)),
+    ],
+)
+def test_what_entries_stand_for(entries, n, read, expected):
+    assert positions_at(entries, n, read) == expected
+
+
+@given(n=st.integers(1, 300), hundredths=st.integers(0, 99), row=st.integers(0, 299))
+def test_fractions_and_powers_by_their_definitions(n, hundredths, row):
+    assert positions_at([hundredths / 100], n, None) == (math.floor(Fraction(hundredths, 100) * n),)
+    row %= n
+    apart = [i for i in range(n) if bin(abs(i - row)).count("1") == 1]
+    if apart:
+        assert positions_at(["powers"], n, row) == tuple(apart)
+
+
+@pytest.mark.parametrize(("entries", "read"), [([0, 4], 3), (["readout"], None), (["9:12"], 3)])
+def test_what_no_input_has_is_refused_at_its_length(entries, read):
+    refused("positions", positions_at, entries, 4, read)

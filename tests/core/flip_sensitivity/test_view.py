@@ -18,7 +18,6 @@ from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.results.measured import Provenance
 from jaxsens.core.results.pictures import picture
-from jaxsens.core.results.pictures.text_picture import text_figure
 from jaxsens.core.results.pictures.view import spaced, text_pieces
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.results.statistics import Estimated
@@ -113,33 +112,6 @@ def test_the_coloured_text_is_a_picture_too(result, tmp_path):
     first = (tmp_path / "r.svg").read_bytes()
     result.to_svg(tmp_path / "r.svg", by="mean", title="A $x$ & B")
     assert (tmp_path / "r.svg").read_bytes() == first
-
-
-def test_the_picture_has_the_colours_bars_and_words_of_the_page():
-    figure = text_figure(signed().view(), None, "Title")
-    (axes,) = figure.axes
-    words = [text.get_text() for text in axes.texts]
-    assert words[0] == "Title"
-    assert words[words.index("[CLS]") :][:4] == ["[CLS]", "un", "##do", "<b>"]
-    strengths = [round(float(patch.get_alpha() or 0) / 0.72, 3) for patch in axes.patches]
-    assert strengths[-4:] == [0, 1, 0.667, 0.167]
-    assert len({patch.get_facecolor()[:3] for patch in axes.patches[-3:]}) == 2
-    bars = [line.get_linewidth() for line in axes.lines[-3:]]
-    assert bars == pytest.approx([4.4, 4.4 * 2 / 3, 4.4 / 6])
-    assert {"Dotted", "Model:"} & {*words} == {"Dotted"}
-    bare = [text.get_text() for text in text_figure(signed().view(), None, "", notes=False).axes[0].texts]
-    assert "[CLS]" in bare
-    assert not {"Title", "Dotted", "Flipped:"} & {*bare}
-
-
-def test_a_long_text_is_wrapped_within_the_picture():
-    many = dict.fromkeys(range(5), "word" * 4)
-    figure = text_figure(shown(names=many).view(), None, "A title of very many words " * 9)
-    (axes,) = figure.axes
-    renderer = figure.canvas.get_renderer()  # pyright: ignore[reportAttributeAccessIssue]
-    right = max(text.get_window_extent(renderer).x1 for text in axes.texts)
-    assert right < figure.bbox.x1
-    assert len({text.get_position()[1] for text in axes.texts if text.get_text() == "word" * 4}) == 1
 
 
 @pytest.mark.parametrize(
@@ -378,11 +350,3 @@ def test_a_plot_can_be_drawn_in_given_axes(close):
     many = shown(tokens=np.zeros((13, 4), np.int32))
     with pytest.raises(jaxsens.InputError, match="13 inputs': a figure has room for 12"):
         many.plot()
-
-
-@pytest.mark.parametrize(("width", "labelled"), [(0.5, False), (6.0, True)])
-def test_tokens_are_written_below_the_axis_where_they_have_room(width, labelled, close):
-    _, axes = pyplot.subplots(figsize=(width, 2))
-    shown().plot(axes)
-    assert (axes.get_xlabel() == "position") != labelled
-    assert ("un" in [label.get_text() for label in axes.get_xticklabels()]) == labelled

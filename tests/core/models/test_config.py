@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -130,16 +129,6 @@ def test_what_makes_no_config_is_refused(names, options):
 )
 def test_what_makes_no_schedule_and_no_weighting_is_refused(kind, fields):
     refused(next(iter(fields)), kind, **fields)
-
-
-def test_a_config_is_a_frozen_value_of_so_many_fields():
-    config: Any = TransformerConfig(2)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        config.width = 4
-    assert dataclasses.replace(config, width=4) == TransformerConfig(2, width=4)
-    refused("alphabet_size", cast("Any", TransformerConfig))
-    with pytest.raises(TypeError, match="fields, but 40 were given"):
-        cast("Any", TransformerConfig)(*range(40))
 
 
 def test_whole_numbers_of_numpy_are_kept_as_pythons():

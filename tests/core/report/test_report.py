@@ -1,18 +1,22 @@
+"""The page of a report: what it says, what it needs, and the files of a sweep that was really run."""
+
 from __future__ import annotations
 
 import base64
 import dataclasses
+import io
 import re
+import shutil
 import tempfile
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from jaxsens.core.report.fits import fit_exponents, signed
 from jaxsens.core.report.page import (
-    exponent_table,
     run_table,
     variant_table,
     write_page,
@@ -20,9 +24,13 @@ from jaxsens.core.report.page import (
 from jaxsens.core.report.panels import NARROW, SHAPES
 from jaxsens.core.report.report import build_report
 from jaxsens.core.report.sweep_result import SweepResult
+from jaxsens.core.sweep import load_sweep
+from jaxsens.core.sweeps.config import parse_sweep_config
+from jaxsens.core.sweeps.sweep import run_sweep
 from tests.core.report.drawn import clashes
 from tests.core.report.synthetic import points, power, six_variants, sweep_data
-from tests.core.sweeps.tiny import draw_nothing
+from tests.core.sweeps.tiny import TINY, draw_nothing
+from tests.refusals import refused
 
 VOID = {"source", "meta", "img", "br", "hr", "link", "input"}
 
@@ -180,22 +188,6 @@ def constructions(variants: dict[str, dict[str, object]] | None = None) -> Sweep
     return sweep_data(table, variants=CONSTRUCTED if variants is None else variants)
 
 
-@pytest.mark.long
-def test_a_report_of_constant_and_vanishing_curves_says_so_in_one_picture():
-    _, page = page_of(constructions(), drawn=True)
-    said = (
-        "falls about as 1/n for random (−1.00) and control (−1.00); stays about constant for temperature (0.00) and "
-        "unbounded (0.00); is exactly 0 for rounded."
-    )
-    assert said in page.alternatives[0]
-    assert said in page.words
-    cells = {row[0]: row for row in exponent_table(fit_exponents(constructions().points)).rows}
-    assert cells["temperature"][2:6] == ("stays about constant", "", "0.000", "[0.000, 0.000]")
-    assert cells["unbounded"][2:6] == ("stays about constant", "", "0.000", "[0.000, 0.000]")
-    assert cells["rounded"][2] == "is exactly 0"
-    assert "nan" not in page.words
-
-
 def test_the_page_tells_constructed_weights_from_random_ones_and_what_is_measured():
     data = constructions()
     words = page_of(data)[1].words
@@ -253,3 +245,65 @@ def test_what_was_run_names_every_engine_and_version_with_how_often():
     assert cells["device"] == "cpu"
     assert cells["points"] == "4 of 4 planned"
     assert cells["computing time"] == "6 s, summed over points"
+
+
+CONFIG = TINY.replace("[4, 6]", "[4, 6, 9]").replace("leftmost-hard", "unbounded").replace(', "q90"', "")
+FIGURES = [f"{name}.svg" for name in ("distance", "local-slopes", "profiles", "sensitivity")]
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A finished sweep directory; tests must not change it."""
+    directory = tmp_path_factory.mktemp("swept")
+    sweep = parse_sweep_config(CONFIG)
+    assert not run_sweep(sweep, directory, sweep.points, Console(file=io.StringIO())).failures
+    return directory
+
+
+@pytest.fixture(scope="module")
+def reported(swept, tmp_path_factory):
+    """A copy of it with its report; tests must not change it."""
+    directory = shutil.copytree(swept, tmp_path_factory.mktemp("reported") / "sweep")
+    assert load_sweep(directory).report(directory) == directory / "report.html"
+    return directory
+
+
+@pytest.fixture
+def sweep_copy(swept, tmp_path):
+    return shutil.copytree(swept, tmp_path / "copy")
+
+
+def files_below(directory):
+    return {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
+
+
+@pytest.mark.slow
+def test_the_report_adds_its_files_and_nothing_else(swept, reported):
+    added = files_below(reported) - files_below(swept)
+    assert added == {
+        *(f"figures/{name}" for name in FIGURES),
+        "report.html",
+        "summary.csv",
+        "local_slopes.csv",
+        "distances.csv",
+        "distance_exponents.csv",
+    }
+
+
+@pytest.mark.long
+def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):
+    again = shutil.copytree(reported, tmp_path / "again")
+    (again / "report.html").write_text("old")
+    load_sweep(again).report(again)
+    assert files_below(again) == files_below(reported)
+    assert [
+        name for name in files_below(again) if (again / name).read_bytes() != (reported / name).read_bytes()
+    ] == []
+
+
+@pytest.mark.long
+def test_a_sweep_without_a_finished_point_is_refused_and_nothing_written(sweep_copy):
+    shutil.rmtree(sweep_copy / "points")
+    before = files_below(sweep_copy)
+    refused("directory", load_sweep, sweep_copy)
+    assert files_below(sweep_copy) == before

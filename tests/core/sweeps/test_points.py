@@ -1,10 +1,12 @@
-"""Points: their keys, files, statistics, and which of them a shard or a condition takes."""
+"""Points: their keys, files, statistics, what they are at most, and which of them a shard or a condition takes."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -13,10 +15,12 @@ from hypothesis import strategies as st
 import jaxsens
 from jaxsens import load_result
 from jaxsens.core.base.sealed import DamagedFile
+from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.sweeps.config import load_sweep_config
-from jaxsens.core.sweeps.points import compute, is_statistic, read_point, select, write_point
-from jaxsens.core.sweeps.sweep import PointsJob, run_sweep
+from jaxsens.core.sweeps.points import compute, describe_point, is_statistic, read_point, select, write_point
+from jaxsens.core.sweeps.sweep import PointsJob, point_row, run_sweep
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, quiet, tiny_sweep
+from tests.made_results import made_result
 from tests.refusals import refused
 
 
@@ -238,3 +242,38 @@ def test_other_names_are_no_statistics(name):
     assert not is_statistic(name)
     with pytest.raises(ValueError, match="statistic"):
         compute(name, np.ones(3))
+
+
+KEPT = ("mean", "max")
+POINT = tiny_sweep().points[0]
+FLOOR = made_result([1e-8, 3e-8, 0.0], resolution=np.full(3, 1e-7))
+
+
+def test_a_point_keeps_what_its_statistics_are_at_most(tmp_path):
+    write_point(tmp_path, POINT, FLOOR, ("mean",), 1.0)
+    read, result = read_point(POINT.path(tmp_path), POINT.key, KEPT)
+    assert read.unresolved == result.unresolved == 3
+    assert read.at_most == {"mean": FLOOR.at_most("mean"), "max": FLOOR.at_most("max")}
+    assert (read.status("mean"), read.status("max")) == ("at most", "at most")
+    row = point_row(read)
+    assert (row["max"], row["max_is"], row["unresolved"]) == (FLOOR.at_most("max"), "at most", 3)
+    assert read.summary() == "mean at most 1.13e-07, max at most 1.3e-07"
+
+
+def test_a_sample_that_is_not_resolved_is_at_most_and_no_lower_bound():
+    drawn = dataclasses.replace(FLOOR.flips, populations=np.array([100]))
+    point = describe_point(POINT, dataclasses.replace(FLOOR, flips=drawn), KEPT, 1.0)
+    assert point.status("max") == "at most"
+
+
+def test_a_plateau_of_rounding_is_not_fitted():
+    rows = []
+    for n in (8, 16, 32, 64, 128, 256):
+        true = np.full(4, float(n) ** -4)
+        # Engines that subtract outputs see their rounding in place of smaller changes.
+        seen = made_result(np.maximum(true, 3e-7), resolution=np.full(4, 1e-6))
+        rows.append(point_row(describe_point(POINT, seen, KEPT, 1.0)) | {"variant": "a", "n": n})
+    mean, _ = fit_exponents(pd.DataFrame(rows))
+    assert mean.unresolved == 5  # 16^-4 is 1.5e-5, which 1e-6 blurs by over 1 %
+    assert np.isnan(mean.exponent)
+    assert mean.without == (16, 32, 64, 128, 256)
