@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import threading
-import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,30 +156,3 @@ def test_static_arguments_are_told_apart_as_they_compare():
     pairs = [PairApply(function, None, ()) for function in (one, one, other)]
     keys = [programs._weakly(pair, []) for pair in pairs]
     assert keys[0] == keys[1] != keys[2]
-
-
-def test_of_several_threads_that_need_one_result_one_makes_it():
-    made, start = [], threading.Barrier(4)
-
-    @cached
-    def slow(k):
-        made.append(k)
-        time.sleep(0.1)
-        if len(made) == 1:
-            raise ValueError("once")
-        return object()
-
-    def call(k):
-        start.wait()
-        with suppress(ValueError):
-            found.append(slow(k))
-
-    for k, expected in ((1, 3), (2, 4)):
-        found: list[object] = []
-        threads = [threading.Thread(target=call, args=(k,)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert (len(found), len(set(found))) == (expected, 1)
-    assert made == [1, 1, 2]  # the first failed, and was made again

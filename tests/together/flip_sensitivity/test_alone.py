@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from typing import Any
 
@@ -121,20 +120,6 @@ def test_a_model_that_is_another_in_a_batch_is_refused(name: str, tokens: Any, f
 def test_a_model_that_is_the_same_in_a_batch_is_measured(flips: Any, measure: Any):
     for method in ("sequential", "expand_dims"):
         assert len(jaxsens.flip_sensitivity(model_of_numpy(of_words, method), WORD, flips, measure))
-
-
-def test_what_a_model_passed_is_not_asked_again():
-    calls = itertools.count()
-
-    def model(t):
-        next(calls)
-        return in_jax(t)
-
-    jaxsens.flip_sensitivity(model, WORD, 3)
-    first = next(calls)
-    for tokens in (WORD, WORD[::-1]):
-        jaxsens.flip_sensitivity(model, tokens, 3)
-    assert next(calls) == first + 1
 
 
 class Holder:

@@ -12,8 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens import InputError, TransformerConfig, flip_sensitivity
@@ -48,15 +46,6 @@ def majority(tokens):
 
 def boolean(function, words, flips: Any = 2, threshold=0.0, **options):
     return flip_sensitivity(function, words, flips, Decision(threshold), readout=None, **options)
-
-
-@given(size=st.integers(2, 4), m=st.integers(1, 4), end=st.booleans())
-def test_every_word_comes_once_in_order(size, m, end):
-    symbols = Symbols(size, size if end else None)
-    words = AllWords().tokens(symbols, m + end, 5)
-    assert np.array_equal(words[:, :m], every_word(m, size))
-    assert (words[:, m:] == size).all()
-    assert words.dtype == np.int64
 
 
 CONFIGS = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -13,8 +12,7 @@ from flax import nnx
 from jax.experimental import checkify
 
 import jaxsens
-from jaxsens import Delete, Insert, Repeat, Softmax, Substitute, Transformer, TransformerConfig
-from jaxsens.core.models.transformer.layers import layered_transformer
+from jaxsens import Delete, Insert, Repeat, Substitute
 from jaxsens.theory import Search
 
 TWO, THREE, EIGHT = (jax.random.normal(jax.random.key(size), (size, 4)) for size in (2, 3, 8))
@@ -126,28 +124,6 @@ def test_a_length_that_flips_make_is_checked(model, flips, said):
     assert len(jaxsens.flip_sensitivity(model, WORD, 4, readout=None)) == 12
 
 
-def test_so_it_is_of_a_layered_model_that_knows_its_symbols():
-    config = TransformerConfig(alphabet_size=2, layers=1, heads=1, width=4, weighting=Softmax())
-    own: Any = layered_transformer(config)
-    kind = type(own)
-
-    def embed(self, parameters, symbol, position):
-        return kind.embed(self, parameters, symbol, position) + EIGHT[position]
-
-    fields = {one.name: getattr(own, one.name) for one in dataclasses.fields(own) if one.init}
-    tabled = dataclasses.dataclass(frozen=True)(
-        type("Tabled", (kind,), {"embed": embed, "vocabulary_size": 2})
-    )(**fields)
-    model = tabled, Transformer(config, seed=0).parameters
-    assert len(jaxsens.flip_sensitivity(model, TOKENS, 2)) == 7
-    message = refused(model, TOKENS, Insert([1]), readout="auto")
-    assert (
-        "with symbol 1 at position 0 of input 0, the model takes index 8 of axis 0, which has size 8"
-        in message
-    )
-    assert "tables are large enough" in message
-
-
 def test_a_group_that_makes_a_bad_pair_is_refused():
     groups = Substitute([2, 3], groups=[(0, 1), (2, 3)])
     assert "with symbol 2 at position 0" in refused(BY_SYMBOL["a pair"], flips=groups)
@@ -233,13 +209,6 @@ def test_a_model_that_checkify_cannot_run_is_measured(monkeypatch):
 
     monkeypatch.setattr(checkify, "checkify", refuses)
     assert len(jaxsens.flip_sensitivity(lambda t: TWO[t].mean(0), TOKENS, 2)) == 7
-
-
-def test_float64_models_are_checked():
-    with jax.enable_x64(True):
-        table = jnp.asarray(np.asarray(TWO), jnp.float64)
-        assert "flips: with symbol 4" in refused(lambda t: table[t].mean(0), TOKENS, 5)
-        assert jaxsens.flip_sensitivity(lambda t: table[t].mean(0), TOKENS, 2).dtype == "float64"
 
 
 @pytest.mark.parametrize(

@@ -131,37 +131,6 @@ def test_the_result_does_not_depend_on_a_mesh_set_around_the_call(size, kind):
 # Interruption
 
 
-@pytest.mark.parametrize("after", [1, 2, 3])
-def test_ctrl_c_leaves_what_was_finished(after, monkeypatch):
-    monkeypatch.setattr(run, "_SHORT", 0.0)
-    monkeypatch.setattr(run, "_CHUNK_SECONDS", 1e-9)
-    model, tokens = jaxsens.Transformer(small(layers=1)), np.stack([word(12), word(12, 1)])
-    whole = jaxsens.flip_sensitivity(model, tokens, placement=jaxsens.Placement(mesh_of(1), batch_size=2))
-    seen = []
-
-    def stop(done: int, total: int) -> None:
-        seen.append(done)
-        if len(seen) == after:
-            raise KeyboardInterrupt
-
-    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        jaxsens.flip_sensitivity(
-            model, tokens, progress=stop, placement=jaxsens.Placement(mesh_of(1), batch_size=2)
-        )
-    partial = caught.value.partial
-    assert isinstance(caught.value, KeyboardInterrupt)
-    assert len(partial) == seen[-1] < len(whole) == partial.population
-    assert not partial.exhaustive
-    values = {
-        flip: norm
-        for *flip, norm in zip(whole.inputs, whole.positions, whole.symbols, whole.norms, strict=True)
-        for flip in [tuple(flip)]
-    }
-    finished = list(zip(partial.inputs, partial.positions, partial.symbols, strict=True))
-    assert len(set(finished)) == len(finished)
-    assert [values[flip] for flip in finished] == partial.norms.tolist()
-
-
 def test_ctrl_c_keeps_no_flip_that_was_declined_and_not_yet_measured():
     def stop(done: int, total: int) -> None:
         raise KeyboardInterrupt

@@ -16,8 +16,6 @@ from jaxsens.core.checks.precision import ForwardPass, forward_pass, unreliable
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import Model, as_model
-from jaxsens.core.models.parts.schedules import SCHEDULES
-from jaxsens.core.models.parts.weighting import AdaptiveSoftmax
 from jaxsens.core.placement.placement import Placement
 from tests.refusals import refused
 
@@ -72,13 +70,6 @@ def test_an_engine_that_measures_in_float64_what_float32_blurs_is_not_warned_of(
 )
 def test_scores_that_the_dtype_resolves_are_not_warned_of(changes, n):
     assert told(as_model(model(**changes)), n) is None
-
-
-def test_the_remedy_names_no_engine_that_lacks_a_rule():
-    adaptive = AdaptiveSoftmax(SCHEDULES["cubic"])
-    found = told(as_model(model(weighting=adaptive, layers=1)), 1024) or ""
-    assert 'use dtype="float64", or smaller' in found
-    assert "engine" not in found
 
 
 def test_what_counts_is_the_score_of_keys_that_get_weight():

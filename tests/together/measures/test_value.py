@@ -21,7 +21,6 @@ from jaxsens import (
     Difference,
     FirstOrder,
     Incremental,
-    InputError,
     Insert,
     LInf,
     LogProbability,
@@ -37,6 +36,7 @@ from jaxsens.core.base.registry import read
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
+from tests.refusals import refused
 
 OBJECTS: tuple[Any, ...] = (
     Substitute(),
@@ -67,9 +67,6 @@ OBJECTS: tuple[Any, ...] = (
     Difference(),
     FirstOrder(sketch=4, verify=8, seed=1),
 )
-
-
-WRONG: Any = jaxsens  # for values that types exclude
 
 
 def base_of(asked: Any) -> Any:
@@ -119,72 +116,44 @@ def test_a_shorthand_stands_for_substitutions(value, asked):
 
 
 @pytest.mark.parametrize(
-    ("base", "value", "named"),
+    ("base", "value", "path"),
     [
-        (Flips, "delet", ("flips = 'delet'", 'did you mean "delete"')),
-        (Flips, {"kind": "delet"}, ("flips = 'delet'", 'did you mean "delete"')),
-        (Flips, {"kind": 3}, ("flips.kind = 3",)),
-        (Flips, {"kind": "neighbours", "k": 0}, ("flips.k = 0",)),
-        (Flips, {"kind": "neighbours", "j": 0}, ("flips.j",)),
-        (Flips, L1(), ("flips = L1()", "jaxsens.Neighbours(8)")),
-        (Flips, 1, ("flips.symbols = 1",)),
-        (Flips, [0.5], ("flips.symbols = [0.5]",)),
-        (Flips, [(-1, [0])], ("flips.symbols",)),
-        (Flips, [("x", ["y"])], ("flips.symbols",)),
-        (Flips, [(1, ["y"])], ("symbols[1]",)),
-        (Flips, {-1: [0]}, ("position = -1",)),
-        (Measure, 2, ("measure = 2", "jaxsens.L1(outputs=[0])")),
-        (Measure, L1, ("measure = <class",)),
-        (Measure, Delete(), ("measure = Delete()",)),
-        (AskedEngine, "fast", ("engine = 'fast'",)),
-        (AskedEngine, None, ("engine = None",)),
+        (Flips, {"kind": 3}, "flips.kind"),
+        (Flips, L1(), "flips"),
+        (Flips, 1, "flips.symbols"),
+        (Flips, [(-1, [0])], "flips.symbols"),
+        (Flips, [(1, ["y"])], "flips.symbols[1]"),
+        (Flips, {-1: [0]}, "flips.symbols.position"),
+        (Measure, 2, "measure"),
+        (Measure, L1, "measure"),
+        (AskedEngine, None, "engine"),
     ],
 )
-def test_what_is_no_answer_is_refused_with_the_answers_there_are(base, value, named):
-    with pytest.raises(InputError) as caught:
-        made(base, value)
-    assert all(one in str(caught.value) for one in named), caught.value
+def test_what_answers_another_question_is_refused(base, value, path):
+    refused(path, made, base, value)
 
 
 @pytest.mark.parametrize(
-    ("make", "named"),
+    ("paths", "kind", "fields"),
     [
-        (lambda: Substitute(groups=[(0, 1)], positions=[0]), "positions = [0]"),
-        (lambda: Substitute({0: [1]}, positions=[0]), "positions = [0]"),
-        (lambda: Substitute({0: [1], 1: [0, 1]}, groups=[(0, 1)]), "groups = (0, 1)"),
-        (lambda: Substitute({1: [0]}, groups=[(1, 2)]), "groups = (1, 2)"),
-        (lambda: Substitute({0: [1], 1: [0]}, groups=[(0,)]), "symbols.position = 1"),
-        (lambda: Substitute(groups=[(0, 1), (1, 2)]), "groups.position = 1"),
+        ("positions", Substitute, {"groups": [(0, 1)], "positions": [0]}),
+        ("positions", Substitute, {"symbols": {0: [1]}, "positions": [0]}),
+        ("groups", Substitute, {"symbols": {0: [1], 1: [0, 1]}, "groups": [(0, 1)]}),
+        ("groups", Substitute, {"symbols": {1: [0]}, "groups": [(1, 2)]}),
+        ("symbols.position", Substitute, {"symbols": {0: [1], 1: [0]}, "groups": [(0,)]}),
+        *(("groups", Substitute, {"groups": groups}) for groups in (3, [], [1, 2], [()])),
+        ("seed", Substitute, {"seed": 1}),
+        *(("sample", Substitute, {"sample": count}) for count in (0, 2.5, True)),
         *(
-            (lambda groups=groups: WRONG.Substitute(groups=groups), "groups = ")
-            for groups in (3, [], [1, 2], [()])
+            ("positions", Substitute, {"positions": positions})
+            for positions in (["middle"], [1.5], ["1"], [True], [], [[0, 1]], 3, [0, None])
         ),
-        (lambda: Substitute(seed=1), "seed = 1"),
-        *((lambda count=count: WRONG.Substitute(sample=count), "sample = ") for count in (0, -1, 2.5, True)),
-        *(
-            (lambda positions=positions: WRONG.Substitute(positions=positions), "positions = ")
-            for positions in ([-1], ["middle"], [1.5], ["1"], [True], [], [[0, 1]], 3, [0, None])
-        ),
-        *(
-            (lambda pairs=pairs: WRONG.Pairs(pairs), "flips = ")
-            for pairs in ([], [1, 2], [(1, 2, 3)], [(1, 0.5)])
-        ),
-        (lambda: Pairs([(-1, 0)]), "flips.position = -1"),
-        (lambda: Pairs([(0, -1)]), "flips.symbol = -1"),
-        (lambda: WRONG.Mask("x"), "symbol = 'x'"),
-        (lambda: Mask(-1), "symbol = -1"),
-        (lambda: WRONG.Insert(3), "symbols = 3"),
-        *((lambda times=times: WRONG.Repeat(times), "times = ") for times in (0, 1.5)),
-        (lambda: L2(outputs=[0, 0]), "outputs = [0, 0]"),
-        (lambda: WRONG.Decision("mean"), "threshold = 'mean'"),
-        (
-            lambda: Neighbours(0, sample=-2, seed=-1, positions=[-2]),
-            "k = 0, sample = -2, seed = -1, positions = -2",
-        ),
-        (lambda: FirstOrder(verify=0, sketch=-1), "sketch = -1, verify = 0"),
+        *(("flips", Pairs, {"flips": pairs}) for pairs in ([], [1, 2], [(1, 2, 3)], [(1, 0.5)])),
+        ("flips.position", Pairs, {"flips": [(-1, 0)]}),
+        ("flips.symbol", Pairs, {"flips": [(0, -1)]}),
+        ("k sample seed positions", Neighbours, {"k": 0, "sample": -2, "seed": -1, "positions": [-2]}),
+        ("sketch verify", FirstOrder, {"verify": 0, "sketch": -1}),
     ],
 )
-def test_an_object_checks_itself(make, named):
-    with pytest.raises(InputError) as caught:
-        make()
-    assert all(one in str(caught.value) for one in named.split(", ")), caught.value
+def test_an_object_checks_itself(paths, kind, fields):
+    refused(paths, kind, **fields)

@@ -164,15 +164,6 @@ def test_a_batch_is_its_inputs_one_by_one():
         np.testing.assert_allclose(found[i, j], model(words[i, j]), rtol=FORWARD.relative)
 
 
-def test_float32_and_float64_models_of_one_seed_agree():
-    single, double = (
-        Transformer(small(dtype=dtype), seed=6)(jnp.asarray(WORD)) for dtype in ("float32", "float64")
-    )
-    assert (single.dtype, double.dtype) == (np.float32, np.float64)
-    np.testing.assert_allclose(single, double, rtol=1e-4, atol=1e-5)
-    assert np.abs(np.asarray(single) - np.asarray(double)).max() > 1e-12
-
-
 @pytest.mark.parametrize(
     "tokens",
     [

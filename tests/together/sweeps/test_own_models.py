@@ -12,7 +12,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 import jaxsens
 from jaxsens.core.base import stopping
@@ -92,27 +91,6 @@ def test_the_numbers_are_those_of_a_loop_and_the_exponents_say_which_model_escap
     )
     assert "softmax: max falls about as 1/n (exponent" in repr(found)
     assert "<table" in found._repr_html_()
-
-
-def test_models_of_every_kind_stand_side_by_side_and_say_their_symbols():
-    class Reader(nnx.Module):
-        def __init__(self, seed):
-            self.embed = nnx.Embed(2, 3, rngs=nnx.Rngs(seed))
-
-        def __call__(self, tokens):
-            return self.embed(tokens).mean(axis=0)
-
-    models = {
-        "function": lambda n, seed: lambda tokens: jnp.sum(tokens) / n,
-        "module": lambda n, seed: Reader(seed),
-        "own": lambda n, seed: jaxsens.Transformer(SMALL.replace(end_symbol=False), seed=seed),
-        "config": lambda n, seed: SMALL.replace(end_symbol=False),
-    }
-    found = jaxsens.sweep(models, [4, 5], seeds=1, flips=jaxsens.Substitute([0, 1]))
-    table = found.points.pivot_table("mean", "variant", "n")
-    assert table.loc["function"].tolist() == [0.25, pytest.approx(0.2)]
-    assert table.loc["own"].tolist() == table.loc["config"].tolist()
-    assert len(table) == 4
 
 
 def test_a_config_gives_the_words_and_the_numbers_of_a_sweep_of_the_package(faked):

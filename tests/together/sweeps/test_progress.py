@@ -1,19 +1,26 @@
-"""The time left is a fair guess or is not given; a terminal gets a bar, all else lines; no note is lost."""
+"""Progress and status of a sweep: fair guesses of the time left, lines or a bar, and what a directory alone says."""
 
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from jaxsens.cli import main
 from jaxsens.core.base.text import duration
+from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.jobs import progress
 from jaxsens.core.sweeps.jobs.progress import BarReporter, TimeLeft, left_text, reporting, watching
+from jaxsens.core.sweeps.points import select
+from jaxsens.core.sweeps.status import sweep_status
+from jaxsens.core.sweeps.sweep import run_sweep
 from jaxsens.training.evaluation import CrossEntropy, Recognition
 from jaxsens.training.records import Evaluated, Note, Saved, Stepped
-from tests.core.sweeps.tiny import printed, quiet
+from tests.core.sweeps.tiny import fake_flip_sensitivity, printed, quiet, tiny_sweep
+from tests.refusals import refused
 
 
 def estimator(**costs: list[tuple[int, float]]) -> TimeLeft:
@@ -28,20 +35,6 @@ def test_the_time_left_is_that_of_points_of_the_same_program():
     left = estimator(soft=[(32, 9.0), (32, 1.0), (64, 9.0), (64, 2.0)], hard=[(32, 9.0), (32, 3.0)])
     assert left.of({("soft", 32): 2, ("soft", 64): 3}) == 2 * 1.0 + 3 * 2.0
     assert left.of({}) == 0.0
-
-
-def test_points_of_a_new_program_compile_and_grow_with_the_length_as_others_did():
-    left = estimator(soft=[(32, 9.0), (32, 1.0), (64, 9.0), (64, 2.0)], hard=[(32, 9.0), (32, 3.0)])
-    assert left.of({("soft", 48): 1}) == 7.0 + 2.0  # that of the next longer one
-    assert left.of({("soft", 256): 3}) == pytest.approx(7.0 + 3 * 4 * 2.0)
-    assert left.of({("hard", 64): 2}) == 6.0 + 2 * 2 * 3.0  # as soft ones grow
-    flat = estimator(soft=[(32, 3.0), (32, 1.0), (64, 3.0), (64, 1.0)])
-    assert flat.of({("soft", 512): 10}) == 2.0 + 10 * 1.0
-
-
-def test_very_many_points_are_estimated_from_the_latest_of_each_length():
-    left = estimator(soft=[(64, 10.0)] * 100 + [(64, 1.0)] * 100)
-    assert left.of({("soft", 64): 100_000}) == pytest.approx(100_000)
 
 
 def test_nothing_is_said_where_it_would_be_a_guess():
@@ -166,3 +159,64 @@ def test_notes_and_evaluations_are_printed_at_once_and_checkpoints_are_not(clock
         "step 4: n = 8: accuracy 0.750, margin -1.5",
         "2/100  loss 0.5000, n = 16",
     ]
+
+
+@pytest.fixture
+def sweep(monkeypatch):
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+    return tiny_sweep()
+
+
+def run(sweep, folder, **selection):
+    return run_sweep(sweep, folder, select(sweep.points, **selection), quiet())
+
+
+def test_a_sweep_that_was_stopped_finished_or_never_begun(sweep, tmp_path):
+    refused("directory", sweep_status, tmp_path)
+    run(sweep, tmp_path, only=["n=4"])
+    found = sweep_status(tmp_path)
+    assert (found.state, found.points, found.of_points, found.report) == ("unfinished", 4, 8, False)
+    run(sweep, tmp_path)
+    found = sweep_status(tmp_path)
+    assert (found.state, found.points, found.failed) == ("finished", 8, ())
+    assert found.compute_seconds_left == 0.0
+    assert "jaxsens report" in found.lines()[-1]
+
+
+def test_the_time_left(sweep, tmp_path):
+    run(sweep, tmp_path, only=["n=4", "variant=softmax"])
+    run(sweep, tmp_path, only=["n=6", "variant=softmax"])
+    found = sweep_status(tmp_path)
+    assert found.compute_seconds_left is not None
+    assert any("of one process left" in line for line in found.lines())
+
+
+def test_what_failed_is_said_until_it_is_computed(sweep, tmp_path, monkeypatch, capsys):
+    def fails(model, tokens, **options):
+        raise RuntimeError("no luck")
+
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fails)
+    run(sweep, tmp_path, only=["n=6", "seed=1"])
+    assert main(["status", str(tmp_path), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["state"], found["points"]) == ("unfinished", 0)
+    assert found["failed"][0] == {"item": "softmax n=6 seed=1", "message": "RuntimeError: no luck"}
+    assert main(["status", str(tmp_path)]) == 0
+    assert "failed: leftmost-hard n=6 seed=1: RuntimeError: no luck" in capsys.readouterr().out
+    run(sweep, tmp_path)
+    assert sweep_status(tmp_path).state == "failed"
+    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+    run(sweep, tmp_path)
+    assert sweep_status(tmp_path).failed == ()
+    assert not list(tmp_path.rglob("*.failed"))
+
+
+def test_looking_writes_nothing_outside_the_directory(sweep, tmp_path):
+    out, outside = tmp_path / "out", tmp_path / "outside"
+    run(sweep, out)
+    (out / "points").rename(outside)
+    (out / "points").symlink_to(outside)
+    (outside / "variant=softmax" / "n=4").chmod(0o755)
+    before = (outside / "variant=softmax" / "n=4").stat().st_mtime_ns
+    assert sweep_status(out).points == 8
+    assert (outside / "variant=softmax" / "n=4").stat().st_mtime_ns == before

@@ -10,7 +10,6 @@ import pytest
 from jaxsens.cli import main
 from jaxsens.cli.planning.plan import Plan, PlannedPoints, job_file, known_devices, planned, target_called
 from jaxsens.core.sweeps.config import load_sweep_config
-from jaxsens.core.sweeps.status import ExpectedPoints, expected_points, expected_seconds
 from tests.refusals import refused
 
 CONFIG = """
@@ -136,23 +135,6 @@ def test_a_config_of_a_command_that_trains_is_refused_with_its_name(config, caps
     told = capsys.readouterr().err
     assert f"CONFIG = '{config}': a config of `jaxsens {command}`, which trains models" in told
     assert "unknown key" not in told
-
-
-def seconds_of(config: Path, more: str) -> tuple[float, float]:
-    config.write_text(CONFIG + more, "utf-8")
-    sweep = load_sweep_config(config)
-    groups = [*expected_points(sweep.points)]
-    return expected_seconds([one for one in groups if isinstance(one, ExpectedPoints)], sweep.tables.values())
-
-
-def test_what_goes_on_in_float64_and_attention_statistics_are_counted_here(config):
-    _, exact = seconds_of(config, '[measure]\nengine = "difference"\n')
-    _, passes = seconds_of(config, '[measure]\nengine = "vmap"\n')
-    # Of two lengths, softmax takes one program each. Hard attention takes two: flips that move no choice go on.
-    assert passes == pytest.approx(6 * 1.8)
-    assert exact == pytest.approx(4 * 6.1)
-    _, attending = seconds_of(config, '[measure]\nengine = "vmap"\n[attention]\n')
-    assert attending == pytest.approx(10 * 1.8)
 
 
 OWN = """
