@@ -297,7 +297,7 @@ def attention(config: Any, layer: Any, k: int, z: list[Array]) -> list[Array]:
 def activation(name: str, x: Any) -> Any:
     """The per-position map's nonlinearity."""
     if name == "relu":
-        return max(x, 0.0)
+        return np.maximum(x, 0.0)
     if name == "gelu":
         return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
     if name == "silu":

@@ -1,9 +1,10 @@
-"""The shape of the source: which way imports run, what an import costs, how many lines a room has, what is public."""
+"""The shape of the source: which way imports run and what they cost, the lines of rooms, and the public names."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+import importlib
 import importlib.metadata
 import inspect
 import re
@@ -11,10 +12,11 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import jaxsens
 from tools.lines import Count
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -355,3 +357,48 @@ def test_every_public_name_resolves_and_is_documented(package):
         if not text.strip() or generated:
             undocumented.append(name)
     assert undocumented == []
+
+
+if TYPE_CHECKING:
+    from typing import assert_type
+
+    from jaxsens.formal.constructions.soften import SoftenedTransformer
+    from jaxsens.languages import Language
+
+    def types_that_pyright_sees_in_the_stub(model: jaxsens.Transformer) -> None:
+        assert_type(jaxsens.language("parity"), Language)
+        assert_type(jaxsens.formal.soften(model, 3, 0.1), SoftenedTransformer)
+        assert_type(jaxsens.__version__, str)
+
+
+STUB = ast.parse((ROOT / "jaxsens" / "__init__.pyi").read_text(encoding="utf-8"))
+LISTED = [
+    (node.module, alias.name, alias.asname)
+    for node in STUB.body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
+]
+
+
+def test_the_stub_lists_every_public_name_once():
+    assert sorted(name for _, name, _ in LISTED) == sorted(jaxsens.__all__)
+    assert {"flip_sensitivity", "theory", "TransformerConfig"} <= set(jaxsens.__all__)
+    assert set(jaxsens.__all__) | {"__version__"} == set(dir(jaxsens))
+
+
+def test_each_name_comes_from_the_module_that_the_stub_names():
+    for module, name, alias in LISTED:
+        assert alias == name  # what type checkers take for a re-export
+        if module is None:
+            expected = importlib.import_module(f"jaxsens.{name}")
+        else:
+            expected = getattr(importlib.import_module(f"jaxsens.{module}"), name)
+            assert expected.__module__ == f"jaxsens.{module}"
+        assert getattr(jaxsens, name) is expected, name
+
+
+def test_an_unknown_attribute_is_refused_as_python_does_it():
+    with pytest.raises(AttributeError, match=r"^module 'jaxsens' has no attribute 'flipsensitivity'$"):
+        _ = jaxsens.flipsensitivity  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ImportError, match="cannot import name 'flipsensitivity' from 'jaxsens'"):
+        from jaxsens import flipsensitivity  # noqa: F401 # pyright: ignore[reportAttributeAccessIssue]

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import jaxsens
 from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.config import parse_sweep_config
@@ -104,20 +103,6 @@ def test_listing_points_runs_nothing(config, tmp_path, capsys):
     assert lines[-2] == "0 of 2 points are done"
     assert lines[-1].startswith("the missing points take about ")
     assert not out.exists()
-
-
-def test_a_sweep_whose_points_fail_exits_with_1_and_lists_them(monkeypatch, config, tmp_path, capsys):
-    def failing(model, tokens, **options):
-        raise ValueError("no such luck")
-
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", failing)
-    code, _, log = run(capsys, "sweep", config, "--out", tmp_path / "out")
-    assert code == 1
-    assert "no point could be measured" in log
-    assert "Traceback" not in log
-    assert (
-        log.count("failed: softmax n=4 seed=0: ValueError: no such luck") == 2
-    )  # as it happens, and at the end
 
 
 def test_python_m_is_the_command():
@@ -235,42 +220,6 @@ def test_measure_prints_a_table(capsys):
     assert facts["flips"].split() == ["4"]
     assert {"engine", "mean", "q50", "max"} <= set(facts)
     assert sum(line.startswith("│") for line in out.splitlines()) == 2
-
-
-@pytest.mark.quick(4)
-@pytest.mark.parametrize(
-    ("words", "flips"),
-    [
-        (["delete", "positions=0,0.5"], jaxsens.Delete(positions=[0, 2])),
-        (["insert", "symbols=1,"], jaxsens.Insert([1])),
-        (["pairs", "flips=[[0,1],[2,0]]"], jaxsens.Pairs([(0, 1), (2, 0)])),
-    ],
-)
-def test_measure_flips_words_as_the_library_does(words, flips, capsys):
-    arguments = ("--tokens", "0110", "--json", "--flips", *words)
-    code, out, _ = run(capsys, "measure", *SMALL, *arguments)
-    assert code == 0
-    model = Transformer(TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0))
-    expected = flip_sensitivity(model, [0, 1, 1, 0, 2], flips)
-    assert json.loads(out)["max"] == expected.max
-    assert json.loads(out)["flips"] == len(expected)
-
-
-def test_measure_flips_groups(capsys):
-    arguments = ("measure", *SMALL, "--tokens", "0110", "--flips", "substitute", "groups=[[0,1],[3]]")
-    _, out, _ = run(capsys, *arguments, "--json")
-    model = Transformer(TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0))
-    expected = flip_sensitivity(model, [0, 1, 1, 0, 2], jaxsens.Substitute(groups=[(0, 1), (3,)]))
-    top = json.loads(out)["top"]
-    assert [flip["norm"] for flip in top] == sorted(map(float, expected.norms), reverse=True)
-    assert sorted((flip["position"], flip["symbol"], flip["replaces"]) for flip in top) == [
-        ([0, 1], [0, 0], [0, 1]),
-        ([0, 1], [1, 1], [0, 1]),
-        ([3], [1], [0]),
-    ]
-    code, out, _ = run(capsys, *arguments)
-    assert code == 0
-    assert "│ 0 1" in " ".join(out.split())
 
 
 def keys_of(value):

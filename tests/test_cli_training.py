@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -100,20 +98,6 @@ def test_a_training_without_evaluations_ends_with_a_plot(tmp_path, capsys):
         assert str(tmp_path / "run" / "training.png") in out
     assert (tmp_path / "run" / "training.png").stat().st_size > 0
     assert not (tmp_path / "run" / "evaluation.csv").exists()
-
-
-def test_a_finished_training_whose_metrics_were_damaged_or_removed_puts_them_right(trained, tmp_path, capsys):
-    out = Path(shutil.copytree(trained, tmp_path / "run"))
-    arguments = ("train", trained.parent / "lstm.toml", "--out", out)
-    before = (out / "metrics.csv").read_bytes()
-    (out / "metrics.csv").write_text((out / "metrics.csv").read_text() + "6,oh")
-    for _ in range(2):
-        code, printed, err = run(capsys, *arguments)
-        assert code == 0, err
-        assert (out / "metrics.csv").read_bytes() == before
-        assert "trained for 4 steps" in printed
-        assert "cross entropy" in printed
-        (out / "metrics.csv").unlink()
 
 
 @pytest.mark.long

@@ -1,7 +1,8 @@
-"""What the command says: help as a newcomer reads it, options by their names, symbols by theirs, and quiet."""
+"""What the command says: help, options and symbols by their names, quiet, and in any encoding of its output."""
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import subprocess
@@ -17,6 +18,7 @@ from jaxsens.core.base.errors import PrecisionWarning
 from jaxsens.core.sweeps import points as sweep_points
 from tests.commands import run
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity
+from tests.pretrained.folders import write_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("measure", "sweep", "report", "status", "plan", "corpus", "serve", "schema")
@@ -143,3 +145,60 @@ def test_what_is_saved_is_kept_where_nobody_reads_what_is_printed(tmp_path):
     _, err = ran.communicate(timeout=120)
     assert (ran.returncode, err) == (141, "")
     assert load_result(tmp_path / "x.parquet").n == 8
+
+
+ENCODINGS = ("ascii", "latin-1", "cp1252")
+HELP = ("plan", "status", "train", "theorem6", "sweep", "measure", "corpus", "report", "constructions")
+MEASURE = ("measure", "--pretrained", "bert", "--text", "the cat sat on the mat", "--flips", "9,11")
+
+
+def written(encoding: str, monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str]:
+    """The exit code of a command, and all that it writes."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding, errors="strict") for _ in range(2)]
+    with monkeypatch.context() as patch:
+        for name, stream in zip(("stdout", "stderr"), streams, strict=True):
+            patch.setattr(sys, name, stream)
+        try:
+            code = main(words)
+        except SystemExit as end:
+            code = int(end.code or 0)
+    for stream in streams:
+        stream.seek(0)  # writes what it holds
+    return code, "".join(stream.read() for stream in streams)
+
+
+def check(code: int, text: str) -> None:
+    """Fails unless a command did its work, in characters that are read."""
+    assert code == 0, text
+    assert text
+    assert "Traceback" not in text
+    assert re.findall(r"\\(?:x[0-9a-f]{2}|u[0-9a-f]{4})", text) == []
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_help_is_read_in_any_encoding(encoding, monkeypatch):
+    for command in HELP:
+        check(*written(encoding, monkeypatch, command, "--help"))
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_signs_that_an_encoding_lacks_are_ascii_and_characters_of_a_text_are_escapes(
+    encoding, tmp_path, monkeypatch
+):
+    (tmp_path / "bert").mkdir()
+    write_folder(tmp_path / "bert")
+    (tmp_path / "t.txt").write_text("the cat sat\na cat slept\n")
+    code, text = written(encoding, monkeypatch, *MEASURE)
+    check(code, text)
+    assert ("<" if encoding == "ascii" else "«") in text
+    code, text = written(encoding, monkeypatch, "corpus", "--pretrained", "bert", "--texts", "t.txt")
+    check(code, text)
+    assert "By position" in text
+    code, text = written(encoding, monkeypatch, "measure", "--pretrained", "bert", "--text", "the \u4eca cat")
+    assert code == 0
+    assert "\\u4eca" in text

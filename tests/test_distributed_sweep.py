@@ -9,7 +9,6 @@ import subprocess
 import pytest
 
 from jaxsens.cli import main
-from jaxsens.cli.sweep import InJob
 from tools.distributed_stress import Stress, start, table, write_config
 
 
@@ -23,19 +22,6 @@ def ended(processes: list[subprocess.Popen[str]]) -> list[str]:
             process.wait()
     assert [process.returncode for process in processes] == [0] * len(processes), "\n".join(logs)
     return logs
-
-
-@pytest.mark.parametrize(
-    ("job", "requested"),
-    [
-        (InJob(), False),
-        (InJob(share_above=5), False),
-        (InJob(distributed=True, share_above=5), True),
-        (InJob(coordinator="a:1", processes=2, process=0), True),
-    ],
-)
-def test_a_job_is_requested_by_its_options(job, requested):
-    assert job.requested == requested
 
 
 @pytest.mark.long

@@ -18,7 +18,6 @@ import pytest
 
 import jaxsens
 from jaxsens import DurationWarning, InputError, Transformer, TransformerConfig
-from jaxsens.cli import main
 from jaxsens.core.base import errors
 from jaxsens.core.base.strict import parse_toml, read_toml
 from jaxsens.core.models.parts.positions import Learned
@@ -74,22 +73,16 @@ TRAINING = {
 }
 TOO_LARGE: dict[str, tuple[str, Callable[[], Any]]] = {
     "tokens": ("tokens", lambda: PUBLIC.flip_sensitivity(total, zeros(10**9), 2)),
-    "tokens, of a transformer": ("tokens", lambda: PUBLIC.flip_sensitivity(MODEL, zeros(10**9))),
     "inputs": ("tokens", lambda: PUBLIC.flip_sensitivity(total, zeros(10**6, 1000), 2)),
     "copies": ("flips", lambda: PUBLIC.flip_sensitivity(total, zeros(8), PUBLIC.Repeat(10**9))),
-    "copies, explained": ("flips", lambda: PUBLIC.explain(total, 8, PUBLIC.Repeat(10**9))),
     "layers": ("layers", lambda: TransformerConfig(2, layers=10**9)),
-    "layers of an LSTM": ("layers", lambda: PUBLIC.training.LSTMConfig(2, layers=10**9)),
     "symbols of a model": ("alphabet_size", lambda: Transformer(TransformerConfig(10**12))),
     "width of a model": ("width", lambda: Transformer(TransformerConfig(2, width=10**6))),
-    "width of an RNN": ("width", lambda: PUBLIC.training.RNN(PUBLIC.training.RNNConfig(2, width=10**6))),
     "learned positions": ("positions", lambda: Transformer(TransformerConfig(2, positions=Learned(10**12)))),
     "models of a sweep": ("model.width", lambda: parse_sweep_config(TINY.replace("width = 4", "width = 1000000"))),
     "words of a sweep": ("inputs.count", lambda: parse_sweep_config(TINY + "[inputs]\ncount = 1000000000000\n")),
     "n of explain": ("n", lambda: PUBLIC.explain(MODEL, 10**12)),
-    "n of explain, of a function": ("n", lambda: PUBLIC.explain(total, 10**12, flips=2)),
     "n of worst_input": ("n", lambda: PUBLIC.theory.worst_input(MODEL, 10**12)),
-    "n of worst_input, of a function": ("n", lambda: PUBLIC.theory.worst_input(total, 10**12, flips=2)),
     "n of lemma5": ("tokens", lambda: PUBLIC.theory.lemma5(MODEL, 10**12)),
     "n of restrict": ("tokens", lambda: PUBLIC.theory.restrict(HARD, 10**12)),
     "symbols of flips": ("flips", lambda: PUBLIC.flip_sensitivity(total, [0, 1, 1], 2**31 - 1)),
@@ -100,12 +93,8 @@ TOO_LARGE: dict[str, tuple[str, Callable[[], Any]]] = {
     "lengths of a training": (
         "data.lengths model.alphabet_size optimiser.steps", lambda: PUBLIC.training.TrainConfig.from_table(TRAINING)
     ),
-    "10^30 as batch_size": ("batch_size", lambda: PUBLIC.Placement(batch_size=10**30)),
     "10^30 as n": ("n", lambda: PUBLIC.explain(MODEL, 10**30)),
     "10^30 as sample": ("sample", lambda: PUBLIC.Substitute(sample=10**30)),
-    "10^30 as copies": ("times", lambda: PUBLIC.Repeat(10**30)),
-    "10^30 as width": ("width", lambda: TransformerConfig(2, width=10**30)),
-    "10^30 as symbols": ("alphabet_size", lambda: TransformerConfig(10**30)),
 }  # fmt: skip
 
 
@@ -245,17 +234,6 @@ def test_a_file_of_words_that_is_none_is_not_shown(tmp_path):
     assert "0xff" not in refused("inputs.file", load_sweep_config, config)
 
 
-@pytest.mark.parametrize("command", ["sweep CONFIG --out", "train CONFIG --out", "report"])
-def test_an_empty_name_is_no_directory(command, tmp_path, monkeypatch, capsys):
-    (tmp_path / "sweep.toml").write_text(TINY)
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as stopped:
-        main([*command.replace("CONFIG", "sweep.toml").split(), ""])
-    assert stopped.value.code == 2
-    assert "an empty name" in " ".join(capsys.readouterr().err.split())
-    assert [path.name for path in tmp_path.iterdir()] == ["sweep.toml"]
-
-
 # Mutated inputs
 
 
@@ -265,3 +243,39 @@ def test_mutated_inputs_end_in_an_error_with_words_or_a_result(kind):
     fuzz(kind, range(12), tally)
     assert not tally.wrong, "\n".join(tally.wrong)
     assert tally.refused > 0
+
+
+def function(tokens):
+    return jnp.sum(tokens)[None]
+
+
+def test_flips_are_counted_before_they_are_listed(monkeypatch):
+    words = np.zeros((3, 50), int)
+    monkeypatch.setattr(errors, "machine_memory", lambda: 100_000)
+    with pytest.raises(
+        InputError, match=r"tokens = 'shape \(3, 50\)': a measurement of 1911 flips takes.*sample"
+    ):
+        jaxsens.flip_sensitivity(function, words, 14)
+    assert len(jaxsens.flip_sensitivity(function, words, flips=jaxsens.Substitute(14, sample=20))) == 20
+    assert len(jaxsens.flip_sensitivity(function, words, flips=jaxsens.Substitute(14, positions=[3]))) == 39
+
+
+def test_a_sweep_of_too_many_points_is_refused():
+    text = TINY.replace("seeds = 2", "seeds = 25001")
+    with pytest.raises(
+        InputError, match="2 models at 2 lengths with 25001 seeds are 100004 points: at most 100000"
+    ):
+        parse_sweep_config(text)
+    assert len(parse_sweep_config(text.replace("25001", "40")).points) == 160
+
+
+def test_the_machine_s_memory_is_read_and_a_container_s_limit_with_it(monkeypatch, tmp_path):
+    monkeypatch.undo()
+    errors.machine_memory.cache_clear()
+    assert 2**28 < errors.machine_memory() < 2**50
+    for text, expected in (("1000000\n", 1_000_000), ("max\n", None)):
+        (tmp_path / "limit").write_text(text)
+        monkeypatch.setattr(errors, "_LIMIT", tmp_path / "limit")
+        errors.machine_memory.cache_clear()
+        assert errors.machine_memory() == (expected or errors.machine_memory())
+    errors.machine_memory.cache_clear()

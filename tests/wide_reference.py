@@ -6,6 +6,7 @@ It shares no code with the package and does not import JAX. tests/test_wide_refe
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -16,44 +17,15 @@ Array = np.ndarray
 WIDE = np.longdouble
 
 
-def logistic(x: Array) -> Array:
-    """1 / (1 + e^-x), without overflow."""
-    small = np.exp(-np.abs(x))
-    return np.where(x > 0, 1, small) / (1 + small)
-
-
-def activation(name: str, x: Array) -> Array:
-    """The per-position map's nonlinearity."""
-    match name:
-        case "relu":
-            return np.maximum(x, 0)
-        case "tanh":
-            return np.tanh(x)
-        case "silu":
-            return x * logistic(x)
-        case "gelu":
-            return x * logistic(2 * np.sqrt(2 / WIDE(math.pi)) * (x + WIDE(0.044715) * x**3))
-    raise LookupError(f"the wide reference knows no activation {name!r}")
-
-
 def layer_norm(config: Any, norm: Any, x: Array) -> Array:
-    """Rows shifted to mean 0, divided by the root of their variance plus epsilon, then scaled and shifted."""
-    centred = x - x.mean(axis=-1, keepdims=True)
-    variance = (centred**2).mean(axis=-1, keepdims=True)
-    return centred / np.sqrt(variance + config.layer_norm_epsilon) * norm.scale + norm.bias
+    """The reference's layer normalisation of every row."""
+    return np.array([reference.layer_norm(config, norm, row) for row in x])
 
 
+@cache
 def seen_by(mask: Any, n: int) -> Array:
     """Which key (column) each query (row) sees."""
-    i, j = np.arange(n)[:, None], np.arange(n)[None]
-    if reference.kind(mask) == "SlidingWindow":
-        return (j <= i) & (j > i - mask.width)
-    if reference.kind(mask) == "TwoSidedWindow":
-        return (j <= i + mask.reach) & (j >= i - mask.reach)
-    every = np.ones((n, n), bool)
-    return {"none": every, "future": j <= i, "past": j >= i, "strict-future": j < i, "strict-past": j > i}[
-        mask
-    ]
+    return np.array([[reference.visible(mask, i, j) for j in range(n)] for i in range(n)])
 
 
 def scores(config: Any, layer: Any, index: int, head: int, q: Array, k: Array) -> Array:
@@ -135,7 +107,7 @@ def transformer_layer(config: Any, layer: Any, k: int, x: Array, leads: list[flo
     if reference.of_layer(config.feed_forward, k) == 0:
         return c
     inside = layer_norm(config, layer.feed_forward_norm, c) if pre else c
-    hidden = activation(config.activation, inside @ layer.w1.astype(WIDE) + layer.b1)
+    hidden = reference.activation(config.activation, inside @ layer.w1.astype(WIDE) + layer.b1)
     y = c + hidden @ layer.w2.astype(WIDE) + layer.b2
     return layer_norm(config, layer.feed_forward_norm, y) if post else y
 

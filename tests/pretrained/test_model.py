@@ -51,22 +51,6 @@ def test_special_unused_and_unknown_ids_are_reserved(encoder):
     assert encoder.tokens([encoder.mask]) == ["[MASK]"]
 
 
-@pytest.mark.long
-def test_what_is_flipped_of_a_text(encoder):
-    ids = encoder.encode("the cat sat on the mat")
-    masked = jaxsens.flip_sensitivity(encoder, ids, flips=jaxsens.Mask())
-    assert masked.positions.tolist() == [1, 2, 3, 4, 5, 6]
-    assert set(masked.symbols.tolist()) == {encoder.mask}
-    near = jaxsens.flip_sensitivity(encoder, ids, flips=jaxsens.Neighbours(2), measure="cosine")
-    assert len(near) == 12
-    assert not set(near.symbols.tolist()) & set(encoder.reserved)
-    shorter = jaxsens.flip_sensitivity(encoder, ids, flips=jaxsens.Delete(positions=[2]))
-    assert shorter.to_pandas()[["token", "replacement"]].values.tolist() == [["cat", "(deleted)"]]
-    assert "(deleted)" in shorter._repr_html_()
-    row = encoder(np.asarray(ids))[0] - encoder(np.delete(ids, 2))[0]
-    np.testing.assert_allclose(shorter.norms, np.linalg.norm(row), rtol=1e-4)
-
-
 def test_pieces_of_a_word_are_flipped_together(encoder, tmp_path):
     ids = encoder.encode("the cat sat on the mat")
     dog, mask = encoder.encode("dog", special=False)[0], encoder.mask
@@ -99,27 +83,6 @@ def test_only_whole_names_of_unused_symbols_are_reserved(tmp_path):
     assert tokenizer is not None
     assert tokenizer.reserved(15) == (1, 8, 9, 10, 11, 13, 14)
     assert tokenizer.reserved(2) == (1,)
-
-
-def test_pieces_of_byte_level_tokenizers_are_read_as_text(tmp_path):
-    vocabulary = ["Ġthe", "hello", "Ċ", "Ã©", "â", "▁x", "Ġ", "<|endoftext|>"]
-    table = {
-        "version": "1.0",
-        "added_tokens": [
-            {"id": 7, "content": "<|endoftext|>", "special": True, "single_word": False, "lstrip": False,
-             "rstrip": False, "normalized": False}
-        ],
-        "model": {"type": "BPE", "vocab": {one: k for k, one in enumerate(vocabulary)}, "merges": []},
-        "decoder": {"type": "Sequence", "decoders": [{"type": "ByteLevel", "add_prefix_space": False,
-                    "trim_offsets": True, "use_regex": True}]},
-    }  # fmt: skip
-    (tmp_path / "tokenizer.json").write_text(json.dumps(table))
-    with collecting("test") as problems:
-        tokenizer = read_tokenizer(tmp_path / "tokenizer.json", None, 8, problems)
-    assert tokenizer is not None
-    assert [tokenizer.piece(k) for k in range(8)] == [
-        " the", "hello", "\n", "é", "\\xe2", " x", " ", "<|endoftext|>"
-    ]  # fmt: skip
 
 
 def test_the_readout_is_cls_of_an_encoder_and_the_last_row_of_a_decoder(encoder, decoder):
