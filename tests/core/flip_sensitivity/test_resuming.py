@@ -178,22 +178,6 @@ def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_compl
     same(completed(load_result(tmp_path / "none.parquet"), **OPTIONS), whole)
 
 
-def test_a_partial_result_is_no_random_sample(whole, partial):
-    drawn = flip_sensitivity(MODEL, TOKENS, flips=Substitute(sample=len(partial)), **OPTIONS)
-    assert drawn.complete
-    assert not drawn.exhaustive
-    assert drawn.mean_interval().low > 0
-    assert "sampled" in repr(drawn)
-    assert partial.mean_interval() == (0, math.inf)
-    assert partial.quantile_interval(0.5) == (0.0, math.inf)
-    assert "interrupted" in repr(partial)
-    # Of its inputs the first may be done, and the last not begun.
-    parts = [partial.of_input(k) for k in range(2)]
-    assert [part.complete for part in parts] == [len(part) == 46 for part in parts]
-    assert not all(part.complete for part in parts)
-    assert whole.of_input(1).complete
-
-
 CHANGES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "tokens": ({"tokens": (TOKENS + 1) % 3}, ("tokens",)),
     "fewer tokens": ({"tokens": TOKENS[:1]}, ("tokens", "flips of each input")),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any
 
 import jax
@@ -267,41 +266,6 @@ def group_flips(word, groups, candidates):
             joint.discard(tuple(int(tokens[p]) for p in group))
             found += [(b, group, new) for new in sorted(joint)]
     return found
-
-
-@st.composite
-def group_problems(draw):
-    batch, n = draw(st.integers(1, 3)), draw(st.integers(2, 6))
-    tokens = np.array(draw(st.lists(st.integers(0, 3), min_size=batch * n, max_size=batch * n))).reshape(
-        batch, n
-    )
-    order = draw(st.permutations(range(n)))
-    sizes = draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
-    cuts = np.minimum(np.cumsum([0, *sizes]), n)
-    groups = [tuple(order[a:b]) for a, b in pairwise(cuts) if b > a]
-    count = draw(st.integers(1, 3))
-    each = st.lists(st.integers(0, 3), min_size=count, max_size=count)
-    mapping = {p: draw(each) for group in groups for p in group}
-    return tokens, groups, mapping
-
-
-@given(group_problems(), st.integers(1, 8))
-def test_the_flips_of_groups_are_those_of_plain_loops(problem, count):
-    tokens, groups, mapping = problem
-    ordered = tuple(sorted(tuple(sorted(group)) for group in groups))
-    rows = np.full(tokens.shape, -1)
-    rows[:, list(mapping)] = np.arange(len(mapping))
-    candidates = Candidates.of(tokens, Lists.of([*mapping.values()]), rows, ordered)
-    flips = candidates.table()
-    columns = flips.groups()
-    found = list(zip(flips.inputs, columns["positions"], columns["symbols"], strict=True))
-    everything = group_flips(tokens, groups, mapping)
-    assert found == everything
-    assert flips.positions[:, 0].tolist() == [group[0] for _, group, _ in everything]
-    assert flips.symbols[:, 0].tolist() == [new[0] for _, _, new in everything]
-    drawn = candidates.table(count)
-    assert len(drawn) == min(count, len(everything))
-    assert drawn.population == len(everything)
 
 
 PIECES = {1: [0, 0, 2], 4: [1, 2, 3], 0: [3, 4]}

@@ -53,17 +53,6 @@ def check_numbers() -> None:
     np.testing.assert_allclose(shared(batch_size=None).norms, alone.norms, rtol=1e-12)
 
 
-def check_float32_difference() -> None:
-    small32 = model(dtype="float32")
-    alone, together = (
-        jaxsens.flip_sensitivity(
-            small32, WORDS, engine="difference", placement=jaxsens.Placement(mesh, batch_size=2)
-        )
-        for mesh in (None, jaxsens.global_mesh())
-    )
-    np.testing.assert_array_equal(together.norms, alone.norms)
-
-
 def check_fallback() -> None:
     values, counts = spread(Formula(L2(), None, every=3), jaxsens.Placement(jaxsens.global_mesh(), 2))
     np.testing.assert_array_equal(values, EXPECTED)

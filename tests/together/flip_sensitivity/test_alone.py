@@ -18,7 +18,6 @@ from jaxsens import (
     Function,
     Insert,
     PrecisionWarning,
-    Repeat,
     Substitute,
     Transformer,
     TransformerConfig,
@@ -98,28 +97,6 @@ GROUPS = Substitute([0, 1, 2], groups=[(k, k + 1) for k in range(0, 20, 2)])
 def test_a_model_that_is_another_in_a_batch_is_refused(name: str, tokens: Any, flips: Any, measure: Any):
     with pytest.raises(jaxsens.InputError, match=r"batched form differs .*vmap_method=\"sequential\""):
         jaxsens.flip_sensitivity(wrong(name), tokens, flips, measure)
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize(
-    ("flips", "measure"),
-    [
-        (3, "l2"),
-        (3, "linf"),
-        (3, "cosine"),
-        (3, jaxsens.KL(outputs=[0, 2])),
-        (3, "decision"),
-        (3, Function(lambda y: y[1])),
-        (Delete(), "l2"),
-        (Insert([2]), "l2"),
-        (Repeat(2), "l2"),
-        (Substitute([0, 1, 2], groups=[(0, 1), (2, 3), (4,)]), "l2"),
-    ],
-    ids=["l2", "linf", "cosine", "kl", "decision", "function", "deleted", "inserted", "repeated", "groups"],
-)
-def test_a_model_that_is_the_same_in_a_batch_is_measured(flips: Any, measure: Any):
-    for method in ("sequential", "expand_dims"):
-        assert len(jaxsens.flip_sensitivity(model_of_numpy(of_words, method), WORD, flips, measure))
 
 
 class Holder:

@@ -101,17 +101,6 @@ def test_a_profile_draws_unresolved_flips_as_hollow_triangles_at_what_they_are_a
     assert "below resolution: at most" not in drawn(RESOLVED)
 
 
-def test_signed_changes_below_resolution_are_a_dotted_range():
-    from matplotlib.figure import Figure
-
-    signed = made([-1.0, 1e-8, 0.0], [1e-7, 1e-7, 1e-7], measure=jaxsens.Function(lambda y: y[0]))
-    axes = Figure().subplots()
-    draw_profile(signed.view(), [axes])
-    labels = {str(one.get_label()) for one in axes.collections}
-    assert "below resolution: at most" in labels
-    assert "at most 1.1e-07 in size" in page(signed.view())
-
-
 def test_the_commands_summary_says_at_most_and_its_json_too(capsys):
     from jaxsens.cli.single import model_source
 

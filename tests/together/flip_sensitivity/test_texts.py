@@ -127,22 +127,6 @@ def test_an_interrupted_call_keeps_what_was_measured_and_can_be_completed(each, 
     np.testing.assert_allclose(partial.joined(rest).norms, each[text].norms, rtol=1e-5)
 
 
-def test_between_two_texts_the_last_that_is_finished_stands_for_the_partial_one(each):
-    class Slow(Speller):
-        """Stops at the second text, before a flip of it is measured."""
-
-        def pieces(self, text: Any) -> Any:
-            if text == TEXTS[1]:
-                raise KeyboardInterrupt
-            return list(text)
-
-    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        measured(TEXTS, Slow(SPELLER.layered, SPELLER.parameters))
-    assert caught.value.finished == []
-    assert caught.value.partial.complete
-    np.testing.assert_array_equal(caught.value.partial.norms, each[0].norms)
-
-
 def test_a_table_of_texts_counts_each_once(each):
     table = jaxsens.corpus_table(each, "label", ["x", "y", "x", "x"])
     means = [float(one.norms.astype(np.float64).mean()) for one in each]

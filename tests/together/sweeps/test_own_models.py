@@ -305,16 +305,6 @@ def test_a_config_runs_code_only_if_it_may(faked, monkeypatch, coded, capsys):
     assert (len(faked), len(of_python.points)) == (12, 12)
 
 
-def test_a_stopped_sweep_of_code_says_how_it_goes_on(monkeypatch, coded, capsys):
-    def stopped(model, tokens, **options):
-        raise stopping.Stopped(2)
-
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", stopped)
-    code, _, err = run(capsys, "sweep", coded, "--out", coded.parent / "out", "--allow-code")
-    assert code == 130
-    assert f"To resume: jaxsens sweep {coded} --out {coded.parent / 'out'} --allow-code" in err
-
-
 def test_status_and_report_import_nothing(faked, monkeypatch, coded, capsys):
     draw_nothing(monkeypatch)
     out = coded.parent / "out"
