@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jaxsens
-from tools.lines import Count
+from tools.lines import Count, Plan
+from tools.planted import faults
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "jaxsens"
@@ -402,3 +403,22 @@ def test_an_unknown_attribute_is_refused_as_python_does_it():
         _ = jaxsens.flipsensitivity  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ImportError, match="cannot import name 'flipsensitivity' from 'jaxsens'"):
         from jaxsens import flipsensitivity  # noqa: F401 # pyright: ignore[reportAttributeAccessIssue]
+
+
+FAULTS = faults()
+
+
+def test_there_are_forty_faults_in_every_room_that_computes_or_guards():
+    assert len(FAULTS) == 40
+    computing = {room.name for room in Plan.load().rooms if room.of_package}
+    # Those two put together what the other rooms do.
+    assert {fault.room for fault in FAULTS.values()} == computing - {"core/flip_sensitivity", "core/sweep"}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_has_a_place_something_that_it_does_and_tests(name):
+    fault = FAULTS[name]
+    assert fault.function().__code__ is not None
+    assert callable(fault.body())
+    assert fault.tests
+    assert all((ROOT / file).is_file() for file in fault.tests)

@@ -15,7 +15,6 @@ from jaxsens.core.base.errors import Problems
 from jaxsens.pretrained import corpus as single
 from jaxsens.pretrained.texts import read_texts
 from tests.pretrained.folders import write_folder
-from tests.refusals import refusal
 
 TEXTS = [("the cat sat", "a"), ("a dog slept on the mat", "b"), ("the cat slept", "a"), ("the cat sat", "b")]
 
@@ -96,18 +95,6 @@ def test_files_of_other_options_or_texts_are_not_taken(folder, capsys):
     assert (kept / "n=5.parquet").read_bytes() == before
     assert run(folder, "--save", folder / "texts.tsv") == 2
     assert "a directory name; this is a file" in capsys.readouterr().err
-
-
-def test_parts_of_inputs_are_counted_in_tenths(folder):
-    model = jaxsens.load_pretrained(folder / "bert")
-    results = jaxsens.flip_sensitivity(model, [text for text, _ in TEXTS], jaxsens.Substitute([9, 11]))
-    table = jaxsens.corpus_table(results, "position")
-    assert [row.key for row in table] == sorted(row.key for row in table)
-    assert sum(row.places for row in table) == sum(len(text.split()) for text, _ in TEXTS)
-    with refusal("labels"):
-        jaxsens.corpus_table(results, "label")
-    with refusal("by"):
-        jaxsens.corpus_table(results, "word")  # pyright: ignore[reportArgumentType]
 
 
 def texts_of(path: Path, content: bytes) -> tuple[list[tuple[str, str, int]], list[str]]:

@@ -85,17 +85,6 @@ def test_the_log_probability_of_a_token_of_standard_input(decoder, capsys, monke
     assert told["pieces"] == ["the", "cat", "sat", "on", "the", "mat"]
 
 
-@pytest.mark.long
-@pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
-def test_estimates_and_their_measured_flips_are_told_apart(decoder, text, capsys):
-    options = (*LOG, "token=9", "--engine", "first-order", "verify=2", "--top", "30")
-    code, out, _ = run(capsys, "measure", "--pretrained", decoder, "--text-file", text, *options)
-    assert code == 0
-    assert "log p(cat | x′) − log p(cat | x), in nats" in out
-    assert "~ estimated to first order, not measured" in out
-    assert "~+" in out or "~-" in out
-
-
 @pytest.mark.quick(4)
 @pytest.mark.parametrize(
     ("flips", "replacement"),

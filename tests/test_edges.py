@@ -114,15 +114,6 @@ def test_the_largest_array_is_named_with_its_size_and_that_of_the_machine():
     assert "this machine has 16 GiB" in said
 
 
-def test_rows_of_a_long_input_count_where_its_flips_are_few(monkeypatch):
-    monkeypatch.setattr(errors, "machine_memory", lambda: 2**30)
-    flips = jaxsens.Substitute(positions=[3])
-    with at_once(256):
-        assert "2 flips takes 2.01 GiB" in refused(
-            "tokens", jaxsens.flip_sensitivity, MODEL, zeros(2 * 10**6), flips
-        )
-
-
 def test_sizes_of_the_command_line_are_refused_at_once(capsys):
     with at_once():
         for name, size in (("layers", 10**9), ("alphabet_size", 10**12)):

@@ -1,4 +1,4 @@
-"""The package as others get it: metadata, wheel, container image, licence."""
+"""The package as others get it: metadata, wheel, container image, job files for clusters, examples."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import ast
 import importlib.metadata
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
 from email.parser import Parser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -150,15 +152,6 @@ def stages() -> Stages:
     return image.stages((ROOT / "Dockerfile").read_text("utf-8"))
 
 
-def test_the_image_is_built_in_stages_that_exist(stages):
-    assert len(stages) >= 2
-    names = list(stages)
-    for position, name in enumerate(names):
-        for instruction, arguments in stages[name]:
-            if instruction == "COPY" and (source := re.match(r"--from=(\S+)", arguments)):
-                assert source[1] in names[:position]
-
-
 def test_the_image_runs_the_jaxsens_command_as_an_ordinary_user(stages):
     last = list(stages.values())[-1]
     users = [arguments for instruction, arguments in last if instruction == "USER"]
@@ -208,3 +201,112 @@ def test_the_image_refuses_an_unknown_accelerator(stages, tmp_path):
     ran = install_step(stages, "cuda11", tmp_path)
     assert ran.returncode == 2
     assert "ACCELERATOR=cuda11: must be" in ran.stderr
+
+
+CLUSTER = Path(__file__).resolve().parents[1] / "cluster"
+SLURM = sorted(CLUSTER.glob("*.sbatch"))
+KUBERNETES = sorted(CLUSTER.glob("*.yaml"))
+
+
+def documents(path: Path) -> list[dict[str, Any]]:
+    yaml = pytest.importorskip("yaml")
+    return list(yaml.safe_load_all(path.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("path", [*SLURM, CLUSTER / "try_slurm.sh"], ids=lambda path: path.name)
+def test_scripts_are_sound(path):
+    subprocess.run(["bash", "-n", path], check=True)
+    if shutil.which("shellcheck"):
+        subprocess.run(["shellcheck", path], check=True)
+
+
+@pytest.mark.parametrize("path", SLURM, ids=lambda path: path.name)
+def test_slurm_options_come_before_the_first_command_and_the_warning_reaches_the_steps(path):
+    lines = path.read_text("utf-8").splitlines()
+    first = next(k for k, line in enumerate(lines) if line and not line.startswith("#"))
+    options = [line for line in lines if line.startswith("#SBATCH")]
+    assert all(line in lines[:first] for line in options)
+    assert "#SBATCH --signal=TERM@120" in options
+    assert "#SBATCH --requeue" in options
+
+
+def test_shards_are_as_many_as_pods():
+    (job,) = documents(CLUSTER / "kubernetes_indexed_job.yaml")
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert f"$(INDEX)/{job['spec']['completions']}" in container["args"]
+    assert job["spec"]["parallelism"] == job["spec"]["completions"]
+
+
+def test_processes_are_as_many_as_pods():
+    (jobset,) = documents(CLUSTER / "kubernetes_jobset.yaml")
+    (hosts,) = jobset["spec"]["replicatedJobs"]
+    spec = hosts["template"]["spec"]
+    (container,) = spec["template"]["spec"]["containers"]
+    arguments = container["args"]
+    assert arguments[arguments.index("--processes") + 1] == str(spec["completions"])
+    name = f"{jobset['metadata']['name']}-{hosts['name']}-0-0.{jobset['spec']['network']['subdomain']}"
+    coordinator = arguments[arguments.index("--coordinator") + 1]
+    assert re.fullmatch(re.escape(name) + r":\d+", coordinator)
+
+
+def with_accelerator(text: str, kind: str) -> str:
+    """A file with the requests for a "gpu" or a "tpu", which stand there as comments, put in."""
+    lines = {
+        "gpu": r"nvidia\.com/gpu: .*",
+        "tpu": r"google\.com/tpu: .*|nodeSelector:|  cloud\.google\.com/.*",
+    }
+    return re.sub(rf"^( *)# ({lines[kind]})$", r"\1\2", text, flags=re.MULTILINE)
+
+
+def validate(document: dict[str, Any]) -> None:
+    validator = pytest.importorskip("kubernetes_validate")
+    if document["kind"] == "JobSet":  # no kind of Kubernetes itself, but its jobs are
+        for hosts in document["spec"]["replicatedJobs"]:
+            job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": hosts["name"]}}
+            validator.validate({**job, **hosts["template"]}, validator.latest_version(), strict=True)
+    else:
+        validator.validate(document, validator.latest_version(), strict=True)
+
+
+@pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.name)
+def test_kubernetes_files_fit_the_official_schemas(path):
+    for document in documents(path):
+        validate(document)
+
+
+@pytest.mark.parametrize("kind", ["gpu", "tpu"])
+@pytest.mark.parametrize("name", ["kubernetes_indexed_job.yaml", "kubernetes_jobset.yaml"])
+def test_the_requests_for_accelerators_are_sound_too(name, kind, tmp_path):
+    changed = tmp_path / name
+    changed.write_text(with_accelerator((CLUSTER / name).read_text("utf-8"), kind))
+    (document,) = documents(changed)
+    spec = document["spec"]
+    while "containers" not in spec:
+        spec = (spec["replicatedJobs"][0] if "replicatedJobs" in spec else spec)["template"]["spec"]
+    (container,) = spec["containers"]
+    resource = {"gpu": "nvidia.com/gpu", "tpu": "google.com/tpu"}[kind]
+    assert int(container["resources"]["limits"][resource]) >= 1
+    assert len(spec.get("nodeSelector", {})) == {"gpu": 0, "tpu": 2}[kind]
+    validate(document)
+
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+TINY = "--functions first mean --lengths 3 4 --width 4 --batch 16 --steps 300 --learning-rate 3e-2"
+
+
+@pytest.mark.long
+def test_sharpness_trains_measures_and_writes_a_table_and_a_figure(tmp_path):
+    command = [sys.executable, str(EXAMPLES / "sharpness.py"), str(tmp_path / "out"), *TINY.split()]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    table = (tmp_path / "out" / "sharpness.md").read_text(encoding="utf-8")
+    assert table in printed
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:6]]
+    assert [row[:2] for row in cells] == [["first", "3"], ["first", "4"], ["mean", "3"], ["mean", "4"]]
+    fitted = [row for row in cells if row[3]]
+    assert fitted
+    for function, n, _, rise, blowup, sensitivity, _ in fitted:
+        # The average sensitivity of the function itself: 1 of the first symbol, 1/n of the mean.
+        assert float(sensitivity) == pytest.approx(1 if function == "first" else 1 / int(n), rel=0.2)
+        assert float(rise) > 0
+        assert float(blowup) > 0
+    assert (tmp_path / "out" / "sharpness.png").stat().st_size > 1000

@@ -95,12 +95,3 @@ def test_notebooks_show_every_result_with_its_texts_escaped():
     assert f"{worst.value:.4g}" in worst._repr_html_()
     assert "&lt;b&gt;" in html_facts("<b>", {"<i>": "<script>"}, "<p>")
     assert not {"<b>", "<i>", "<script>"} & set(html_facts("<b>", {"<i>": "<script>"}).split(">"))
-
-
-def test_a_bound_is_drawn_at_every_position():
-    from matplotlib.figure import Figure
-
-    certified = certified_bound(model(), 6)
-    bars = certified.plot(Figure().subplots()).patches
-    heights = [bar.get_height() for bar in bars]  # pyright: ignore[reportAttributeAccessIssue] - rectangles
-    assert heights == np.nan_to_num(certified.by_position).tolist()

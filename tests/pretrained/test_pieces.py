@@ -142,11 +142,6 @@ def test_each_symbol_is_shown_where_it_stands(kind, text, shown, tmp_path):
     assert "".join((space or "|" * (k > 0)) + own for k, (space, own) in enumerate(pieces)) == shown
 
 
-def test_a_byte_of_its_own_is_written_as_text(tmp_path):
-    tokenizer = read(byte_fallback(), tmp_path)
-    assert [tokenizer.piece(2 + byte) for byte in (0x0A, 0x41, 0xE4)] == ["\n", "A", "\\xe4"]
-
-
 def test_pictures_and_files_have_the_text_itself(tmp_path):
     write_folder(tmp_path, "bert")
     model, text = jaxsens.load_pretrained(tmp_path), "the CAT,\nsat"

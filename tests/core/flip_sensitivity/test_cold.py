@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import jaxsens
 from jaxsens.core.base.programs import LARGEST_TIED, numerics
-from jaxsens.core.engines.difference.rules import best_tied, log1p, softmax_change
+from jaxsens.core.engines.difference.rules import best_tied, softmax_change
 from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.transformer.parameters import initialise
 from tests import wide_reference
@@ -98,21 +98,6 @@ def test_a_draw_where_the_logarithm_of_jax_loses_digits():
     with numerics("float64"):
         found = np.asarray(jax.jit(softmax_change)(jnp.asarray(s), jnp.asarray(ds))[1], np.longdouble)
     np.testing.assert_allclose(found, true_change(s, ds)[2], rtol=1e-14)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("compiled", [True, False])
-def test_log1p_has_all_its_digits(compiled, dtype):
-    near = np.concatenate([np.linspace(-0.999, 4, 40_001), np.geomspace(1, 1e3, 2000)])
-    x = np.concatenate([near, *(sign * np.geomspace(1e-30, 0.9, 5000) for sign in (1, -1)), [0.0]]).astype(
-        dtype
-    )
-    with numerics(dtype):
-        found = np.asarray((jax.jit(log1p) if compiled else log1p)(jnp.asarray(x)), np.longdouble)
-    expected = np.log1p(x.astype(np.longdouble))
-    np.testing.assert_array_less(
-        np.abs(found - expected), 4 * np.finfo(dtype).eps * np.abs(expected) + np.finfo(dtype).tiny
-    )
 
 
 def test_a_best_key_that_one_other_ties_with_is_told_from_one_that_none_does():
@@ -204,7 +189,7 @@ def test_the_change_of_a_sigmoid_keeps_its_digits_for_scores_and_changes_of_any_
 
 
 def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
-    config = binary("temperature-cubic", dtype="float32")
+    config = binary("temperature-cubic", dtype="float32", layers=1)
     model, word = jaxsens.Transformer(config, seed=0), [0, 1, 1, 0] * 4
     result = jaxsens.flip_sensitivity(model, word, engine="difference")
     assert "in float64" in result.engine.reason
@@ -212,6 +197,7 @@ def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
     assert 0 < result.norms[result.norms > 0].min() < 1e-38
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("changes", [{}, {"positions": "none", "layer_norm": "pre", "activation": "gelu"}])
 def test_three_layers_are_resolved_in_float32_and_no_flip_is_off_by_more_than_its_resolution(changes):
     config = binary("softmax", layers=3, dtype="float32", **changes)

@@ -328,19 +328,6 @@ def test_the_plot_has_the_largest_and_the_mean_of_every_position(close):
     assert axes.get_ylabel() == "‖y(x′) − y(x)‖₂"
 
 
-def test_estimates_are_hollow_in_the_plot(close):
-    (axes,) = estimated().plot()
-    np.testing.assert_array_equal(drawn(axes, "largest (estimate)").get_xdata(), [2])
-    assert drawn(axes, "largest (estimate)").get_markerfacecolor() == "white"
-    np.testing.assert_array_equal(drawn(axes, "largest").get_xdata(), [1, 3])
-
-
-def test_signed_changes_are_plotted_on_both_sides(close):
-    (axes,) = signed().plot()
-    np.testing.assert_array_equal(drawn(axes, "largest, decrease").get_ydata(), [-3, -2])
-    np.testing.assert_array_equal(drawn(axes, "largest, increase").get_ydata(), [0.5])
-
-
 def test_a_plot_can_be_drawn_in_given_axes(close):
     _, axes = pyplot.subplots()
     assert shown(names={**NAMES, 3: "$x$"}).plot(axes) == [axes]

@@ -166,15 +166,6 @@ def test_a_law_of_the_distance_is_stated_only_where_it_explains_something(case):
     assert last.row["verdict"] == verdict.value
 
 
-def test_every_length_is_drawn_those_too_short_for_a_fit_too():
-    tables = FlipTables()
-    for n in (8, 32, 64, 128, 256, 512, 1024):
-        tables.add("a", n, 0, np.arange(n), np.ones(n), readout="last")
-    figure = distance_figure(Distances(tables.distances, ("a",), "l2"))
-    drawn = {text.get_text() for legend in figure.figure.legends for text in legend.get_texts()}
-    assert drawn == {f"n = {n}" for n in (8, 32, 64, 128, 256, 512, 1024)}
-
-
 def test_a_sweep_whose_flips_have_distances_reports_them(tmp_path):
     sweep = tiny_sweep("lengths = [4, 6]", "lengths = [12, 16]")
     assert run_sweep(sweep, tmp_path, sweep.points[:4], quiet()).exit_code == 0

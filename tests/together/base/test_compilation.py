@@ -207,23 +207,6 @@ def test_one_folder_is_used_at_a_time(tmp_path, loads):
     ]
 
 
-def test_a_sweep_in_python_keeps_its_programs_unless_jax_has_a_cache(tmp_path, monkeypatch, jax_cache):
-    seen = []
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-    def make(n: int, seed: int) -> Any:
-        seen.append(SETTINGS.jax_compilation_cache_dir)
-        return lambda tokens: jnp.mean(tokens * 0.747)
-
-    for cache in (str(tmp_path / "of jax"), None):
-        jax_cache(cache)
-        jaxsens.sweep({"mean": make}, [2], seeds=1, flips=2)
-        assert SETTINGS.jax_compilation_cache_dir == cache
-        assert bool(entries(tmp_path / "jaxsens")) == (cache is None)
-    assert seen[1] == str(tmp_path / "of jax")
-    assert "jaxsens-compiled-" in seen[-1]
-
-
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775], ids=oct)
 @pytest.mark.parametrize("which", ["the folder", "the folder in it"])
 def test_programs_of_strangers_are_not_run(which, mode, tmp_path):

@@ -24,7 +24,7 @@ from jaxsens.core.models.parts.choices import (
     ScoreFunction,
 )
 from jaxsens.core.models.parts.masks import MASK_TYPES, MASKS, KeyMask
-from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, ScoreTerm
+from jaxsens.core.models.parts.positions import CoordinateTerm
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.score_positions import Alibi
 from jaxsens.core.models.parts.weighting import AverageHard, HardWeighting, Softmax, Weighting
@@ -192,24 +192,6 @@ def test_a_position_term_that_enters_neither_embeddings_nor_scores_is_refused():
     for call in uses(model):
         with pytest.raises(InputError, match="no rule for the position term Nowhere"):
             call()
-
-
-@pytest.mark.parametrize(
-    ("family", "given"),
-    [
-        (Weighting, ("shares", "hard")),
-        (HardWeighting, ("winners",)),
-        (AddedTerm, ("bounded", "values")),
-        (CoordinateTerm, ("bounded", "label", "values")),
-        (ScoreTerm, ("bounded", "turned", "penalty")),
-    ],
-)
-def test_a_member_that_forgets_a_behaviour_cannot_be_made(family, given):
-    for forgotten in given:
-        behaviours = {name: (lambda self: None) for name in given if name != forgotten}
-        with pytest.raises(TypeError, match=forgotten):
-            type("Forgetful", (family,), behaviours)()
-    type("Complete", (family,), {name: (lambda self: None) for name in given})()
 
 
 @pytest.mark.parametrize("member", [Softmax, AverageHard, Schedule, Alibi])

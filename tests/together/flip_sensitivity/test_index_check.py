@@ -13,7 +13,6 @@ from jax.experimental import checkify
 
 import jaxsens
 from jaxsens import Delete, Insert, Repeat, Substitute
-from jaxsens.theory import Search
 
 TWO, THREE, EIGHT = (jax.random.normal(jax.random.key(size), (size, 4)) for size in (2, 3, 8))
 TOKENS = np.array([0, 1, 1, 0] * 2)
@@ -144,14 +143,6 @@ def test_of_many_flips_the_first_and_the_last_to_the_smallest_and_the_largest_sy
     )
 
 
-@pytest.mark.parametrize("symbol", [0, 199])
-def test_of_many_insertions_those_of_the_smallest_and_the_largest_symbol_are_checked(symbol):
-    def model(t):
-        return THREE[jnp.where((t == symbol).any(), 3, 0)] + TWO[0] * t.sum()
-
-    assert f"with symbol {symbol} at position " in refused(model, WORD, Insert(range(200)))
-
-
 def test_a_word_that_no_flip_makes_convicts_nobody():
     depth = jnp.arange(6.0)  # enough for balanced words and any flip of them, not for all brackets open
 
@@ -209,17 +200,3 @@ def test_a_model_that_checkify_cannot_run_is_measured(monkeypatch):
 
     monkeypatch.setattr(checkify, "checkify", refuses)
     assert len(jaxsens.flip_sensitivity(lambda t: TWO[t].mean(0), TOKENS, 2)) == 7
-
-
-@pytest.mark.parametrize(
-    ("model", "symbols", "fixed", "index"),
-    [
-        (BY_ID["indexing"], 3, {}, 2),
-        (BY_ID["indexing"], 2, {3: 7}, 7),
-        (lambda t: THREE[jnp.where((t == 0).all(), 3, 0)], 3, {}, 3),
-        (lambda t: THREE[jnp.where(t == 1, 3, 0)].mean(0), 3, {}, 3),
-    ],
-)
-def test_the_search_for_the_worst_input_refuses_it_too(model, symbols, fixed, index):
-    with pytest.raises(jaxsens.InputError, match=f"the model takes index {index} of axis 0"):
-        jaxsens.theory.worst_input(model, 4, symbols, search=Search(fixed=fixed, exact=True))

@@ -99,15 +99,3 @@ def test_a_baseline_is_read_where_its_config_says():
     model = jaxsens.training.LSTM(jaxsens.training.LSTMConfig(alphabet_size=2, width=4, layers=1))
     assert jaxsens.flip_sensitivity(model, TOKENS).readout == "last"
     refused("readout", measure, model, TOKENS, readout=0)
-
-
-@pytest.mark.parametrize("exact", [True, False])
-def test_the_worst_input_of_rows_is_that_of_the_row_selected(exact):
-    found = jaxsens.theory.worst_input(rows, 4, 2, search=jaxsens.theory.Search(exact=exact), readout=0)
-    expected = jaxsens.theory.worst_input(
-        lambda t: rows(t)[0], 4, 2, search=jaxsens.theory.Search(exact=exact), readout=0
-    )
-    assert found.positions == (1, 2, 3)
-    assert found.value == pytest.approx(expected.value, rel=1e-5)
-    with refusal("readout"):
-        jaxsens.theory.worst_input(rows, 4, 2, readout=4)

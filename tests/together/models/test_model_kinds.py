@@ -16,7 +16,6 @@ from jaxsens.core.sweeps.sweep import read_plan, read_points, run_sweep
 from tests.core.base.test_registry import installed
 from tests.core.sweeps.tiny import quiet
 from tests.refusals import refusal, refused
-from tests.training.tiny import tiny
 
 MODULE = '''
 from dataclasses import dataclass
@@ -126,8 +125,3 @@ def test_a_kind_that_is_not_there_is_refused_with_those_that_are():
 def test_what_is_no_network_of_its_name_is_refused_with_its_place(kind):
     with refusal("variant.counts.model.kind"):
         parse_sweep_config(SWEEP.replace('kind = "counts"', f'kind = "{kind}"'))
-
-
-def test_a_kind_without_a_rule_for_training_is_not_trained():
-    with refusal("model.kind"):
-        tiny(model={"kind": "counts", "width": 4})

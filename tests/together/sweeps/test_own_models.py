@@ -105,20 +105,6 @@ def test_a_config_gives_the_words_and_the_numbers_of_a_sweep_of_the_package(fake
     assert found.plan.variants[0].bounded is True
 
 
-@pytest.mark.parametrize("notebook", [False, True])
-def test_a_script_has_a_line_of_progress_and_a_notebook_a_bar_without_a_warning(
-    faked, notebook, monkeypatch, capsys
-):
-    monkeypatch.setattr("rich.console._is_jupyter", lambda: notebook)
-    monkeypatch.setitem(sys.modules, "ipywidgets", None)  # as where it is not installed: rich warns then
-    jaxsens.sweep({"a": config}, LENGTHS, seeds=2)
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "6/6" in err
-    assert ("━" in err) == notebook
-    assert len(err.splitlines()) == 1 or notebook
-
-
 def test_the_folder_is_that_of_the_command_line(faked, monkeypatch, tmp_path, capsys):
     draw_nothing(monkeypatch)
     found = jaxsens.sweep({"a b": config}, LENGTHS, seeds=2, out=tmp_path)
