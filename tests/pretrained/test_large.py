@@ -89,20 +89,6 @@ def test_kept_in_bfloat16_and_split_a_model_has_the_same_numbers(
         np.testing.assert_allclose(found.norms, expected.norms, rtol=1e-5, atol=1e-6)
 
 
-# Of a model with random weights; what is verified is exact.
-@pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")
-@pytest.mark.long
-@pytest.mark.parametrize("engine", ["incremental", pytest.param("first-order", marks=pytest.mark.long)])
-def test_engines_take_matrices_in_bfloat16_as_they_are_and_refuse_split_ones(tmp_path: Path, engine: Any):
-    folder = folder_in_bfloat16(tmp_path, "llama")
-    plain, narrow, _, split = loaded(folder)
-    results = [jaxsens.flip_sensitivity(one, IDS, engine=engine) for one in (plain, narrow)]
-    np.testing.assert_array_equal(results[0].norms, results[1].norms)
-    with pytest.raises(jaxsens.InputError, match="parameters are split over devices"):
-        jaxsens.flip_sensitivity(split, IDS, engine=engine)
-    assert jaxsens.flip_sensitivity(split, IDS).engine.name == "vmap"
-
-
 @pytest.mark.long
 def test_a_model_larger_than_a_device_is_measured_on_several(tmp_path: Path):
     """The budget of each device is less than the model, and more than its part of it."""

@@ -88,11 +88,6 @@ def test_the_rates_of_the_platform_decide():
     assert chosen(model(2), 16384, platform=PLATFORMS["gpu"]).name == "difference"
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3, 6])
-def test_short_inputs_of_small_models_are_not_worth_a_long_compilation(layers):
-    assert chosen(model(layers, width=8), 16).name == "vmap"
-
-
 @pytest.mark.parametrize(
     ("options", "why"),
     [

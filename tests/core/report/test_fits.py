@@ -194,13 +194,13 @@ def test_the_summary_names_variants_that_behave_alike_together():
     table = points({"a": {"max": power(-1)}, "b": {"max": power(0)}, "c": {"max": power(-1)}})
     assert summary_sentence(fit_exponents(table), "max") == (
         "As n grows, the largest change over all flips (exponent of n in brackets) falls about as 1/n for "
-        r"a (\FOUR{MINUS SIGN}1.00) and c (\FOUR{MINUS SIGN}1.00); stays about constant for b (0.00)."
+        "a (\N{MINUS SIGN}1.00) and c (\N{MINUS SIGN}1.00); stays about constant for b (0.00)."
     )
 
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(-0.001, "0.00"), (-1.0, r"\FOUR{MINUS SIGN}1.00"), (0.126, "0.13"), (math.nan, "nan")],
+    [(-0.001, "0.00"), (-1.0, "\N{MINUS SIGN}1.00"), (0.126, "0.13"), (math.nan, "nan")],
 )
 def test_numbers_have_a_true_minus_and_no_negative_zero(value, text):
     assert signed(value) == text

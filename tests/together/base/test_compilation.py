@@ -76,14 +76,6 @@ def test_what_one_command_compiled_the_next_one_loads(tmp_path, loads):
     assert not [path for path in entries(tmp_path) if path.is_symlink()]
 
 
-def test_a_process_may_keep_its_programs_before_it_ends(tmp_path):
-    with programs_kept(str(tmp_path)) as kept:
-        compiled(0.733)
-        assert not entries(tmp_path)
-        kept.keep()
-        assert entries(tmp_path)
-
-
 def test_code_for_another_processor_is_never_loaded(tmp_path, monkeypatch, loads):
     with programs_kept(str(tmp_path)):
         compiled(0.737)

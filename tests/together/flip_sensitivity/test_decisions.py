@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -105,18 +103,6 @@ def test_what_a_result_does_not_say_is_refused_by_name():
     ):
         with pytest.raises(InputError, match=f"{name}: .*{why}"):
             getattr(result, name)
-
-
-@pytest.mark.long
-def test_the_example_in_the_docs_runs():
-    text = (Path(__file__).parents[3] / "docs" / "decisions.md").read_text("utf-8")
-    names = {}
-    exec(re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)[0], names)
-    result = names["result"]
-    assert len(result.tokens) == 2**8
-    counts = np.arange(len(result.sensitivity_distribution))
-    assert result.sensitivity_distribution @ counts == pytest.approx(result.average_sensitivity)
-    assert np.nansum(result.influences) == pytest.approx(result.average_sensitivity)
 
 
 @pytest.mark.quick(1)

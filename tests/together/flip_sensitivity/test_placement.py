@@ -58,13 +58,6 @@ def test_declined_flips_go_to_the_fallback(devices, every, share):
     assert_counts_up(seen)
 
 
-def test_inputs_of_which_one_fits_at_a_time_are_measured_in_turn_by_each_engine(monkeypatch):
-    monkeypatch.setattr(run, "inputs_at_once", lambda *given: 1)
-    norms, declined = spread(Formula(L2(), None, every=3), Placement(mesh_of(1)))
-    np.testing.assert_array_equal(norms, EXPECTED)
-    assert declined["Formula"] == np.sum(POSITIONS % 3 == 0)
-
-
 def assert_counts_up(seen: list[tuple[int, int]]) -> None:
     assert seen == sorted(seen)
     assert {total for _, total in seen} == {len(FLIPS)}
