@@ -140,15 +140,6 @@ def test_what_does_not_fit_is_one_message(arguments, said, encoder, tmp_path, mo
     assert said in refused(capsys, "", "measure", *arguments, "--pretrained", encoder)
 
 
-def test_masks_of_a_model_without_a_mask(text, tmp_path, capsys):
-    write_folder(tmp_path, "bert")
-    tokenizer = tmp_path / "tokenizer.json"
-    tokenizer.write_text(tokenizer.read_text("utf-8").replace("[MASK]", "[ELSE]"), "utf-8")
-    refused(
-        capsys, "--flips Mask", "measure", "--pretrained", tmp_path, "--text-file", text, "--flips", "mask"
-    )
-
-
 def test_options_of_published_models_need_one(text, capsys):
     line = "measure --model alphabet_size=2 --n 8 --readout cls --text-file"
     refused(capsys, "--readout --pretrained --text-file", *line.split(), text)

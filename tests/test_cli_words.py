@@ -48,13 +48,6 @@ def test_help_has_an_example_that_the_parser_takes(command, capsys, monkeypatch)
     assert "Unrecognized" not in run(capsys, *example.split(), "--help")[2]
 
 
-def test_help_offers_what_a_command_line_can_say(capsys, monkeypatch):
-    text = re.sub(r"[\s\u2502]+", "", help_of("measure", capsys, monkeypatch))
-    listed = text.split("--measure{")[1].split("}")[0].split(",")
-    assert "l2" in listed
-    assert not {"function", "comparison"} & {*listed}
-
-
 @pytest.mark.parametrize("command", ["", *COMMANDS, *PAPERS])
 def test_help_fits_80_columns_and_states_defaults_that_are_none_of_pythons(command, capsys, monkeypatch):
     text = help_of(command, capsys, monkeypatch)

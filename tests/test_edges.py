@@ -22,7 +22,6 @@ from jaxsens.core.base import errors
 from jaxsens.core.base.strict import parse_toml, read_toml
 from jaxsens.core.models.parts.positions import Learned
 from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
-from tests.commands import refused as refused_command
 from tests.core.sweeps.tiny import TINY, tiny_sweep
 from tests.refusals import refused
 from tests.small_models import small
@@ -112,16 +111,6 @@ def test_the_largest_array_is_named_with_its_size_and_that_of_the_machine():
         )
     assert "an array (200000, 200000) of float32, which the model makes of it, takes 149 GiB" in said
     assert "this machine has 16 GiB" in said
-
-
-def test_sizes_of_the_command_line_are_refused_at_once(capsys):
-    with at_once():
-        for name, size in (("layers", 10**9), ("alphabet_size", 10**12)):
-            words = [f"{key}={value}" for key, value in {"alphabet_size": 2, name: size}.items()]
-            refused_command(capsys, f"--model {name}", "measure", "--n", 8, "--model", *words)
-        for option in ("--n", "--inputs"):
-            words = {"--n": 8, option: 10**12, "--model": "alphabet_size=2"}
-            refused_command(capsys, option, "measure", *(one for pair in words.items() for one in pair))
 
 
 @pytest.mark.parametrize("name", ["function", "transformer"])

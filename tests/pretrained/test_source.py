@@ -116,17 +116,6 @@ def test_what_is_wrong_is_named_with_its_key(folder, old, new, path):
     refused(path, parse_sweep_config, CONFIG.replace(old, new), folder=folder)
 
 
-def test_a_model_with_other_symbols_around_a_word_cannot_read_the_same_inputs(folder):
-    size = jaxsens.load_pretrained(folder / "bert").architecture.symbols
-    other = f'\n[[variant]]\nname = "random"\nmodel = {{ kind = "transformer", alphabet_size = {size} }}\n'
-    refused(
-        "variants",
-        parse_sweep_config,
-        CONFIG.replace('{ kind = "neighbours", k = 2 }', '"substitute"') + other,
-        folder=folder,
-    )
-
-
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_a_shipped_config_is_read_with_a_model_in_place_of_its_own(path, tmp_path):
     """The models are those that their comments say how to get."""

@@ -14,7 +14,6 @@ from jaxsens.core.base import registry
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import PLATFORMS, compiled_for, compiling_for
 from jaxsens.core.models.transformer.layers import apply
-from tests.refusals import refused
 
 
 def installed(
@@ -53,10 +52,6 @@ def test_two_packages_of_one_name_are_refused_with_both(tmp_path, monkeypatch):
 def test_a_package_of_jaxsens_that_is_not_there_is_left_out(tmp_path, monkeypatch):
     installed(tmp_path, "short", "absent = jaxsens.absent_package.engine:Engine", monkeypatch)
     assert "absent" not in registry.entries("engines")
-
-
-def test_a_platform_without_a_row_is_refused_by_name():
-    assert "metal" in refused("", PLATFORMS.__getitem__, "metal")
 
 
 def test_a_program_is_traced_for_the_platform_it_is_for_and_not_for_the_one_at_hand():

@@ -15,7 +15,7 @@ from jaxsens.core.flips.flips import Delete, Insert, Repeat, Substitute
 from jaxsens.core.measures import Function
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.schedules import SCHEDULES
-from tests.core.flip_sensitivity.test_selection import CONFIG, MODEL, distance, listed, plain
+from tests.core.flip_sensitivity.test_selection import CONFIG, MODEL, listed, plain
 
 flip_sensitivity: Any = jaxsens.flip_sensitivity
 
@@ -64,12 +64,6 @@ def test_an_edit_compares_with_the_longer_word(model, flips, copies):
     assert (listed(result), result.asked.flips.copies, result.engine.name) == (expected, copies, "vmap")
     assert result.exhaustive
     np.testing.assert_allclose(result.norms, truth(model, [WORD], expected, copies), rtol=1e-9, atol=1e-15)
-
-
-def test_the_last_symbol_is_repeated_by_name_of_its_position():
-    result = flip_sensitivity(MODEL, WORD, flips=Repeat(3, positions=[N - 1]))
-    assert listed(result) == [(0, N - 1, 5)]
-    np.testing.assert_allclose(result.max, distance(WORD, [*WORD, 5, 5, 5]), rtol=1e-9)
 
 
 def test_several_inputs_a_sample_and_a_file(tmp_path):

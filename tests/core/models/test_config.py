@@ -16,6 +16,7 @@ from jaxsens import InputError, TransformerConfig
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.choices import OUTPUT_GATES
+from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.positions import FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
 from jaxsens.core.models.parts.score_positions import PartialAlibi, PartialRotary, RelativeBias
@@ -47,6 +48,10 @@ from tests.small_models import small
         ("width", {"width": 0, "heads": 5}),  # whether heads divide it is not known then
         ("width dtype widht", {"width": True, "dtype": "half", "widht": 3}),
         ("mask.width", {"mask": {"type": "SlidingWindow"}}),
+        ("mask.width", {"mask": {"type": "SlidingWindow", "width": 0}}),
+        ("mask.width", {"mask": {"type": "SlidingWindow", "width": 2**30 + 1}}),
+        ("mask.reach", {"mask": {"type": "TwoSidedWindow", "reach": -1}}),
+        ("mask", {"mask": (SlidingWindow(2),) * 3}),
         ("positions.max_length", {"positions": {"type": "Learned", "max_length": 3.0}}),
         ("weighting.type", {"weighting": {}}),
         ("weighting.type", {"weighting": {"type": "Softmx"}}),

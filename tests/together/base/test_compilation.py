@@ -132,12 +132,6 @@ def test_a_folder_that_cannot_be_used_is_refused_if_it_was_given_and_else_done_w
     assert "cannot be written to" in str(kept)
 
 
-def test_in_python_errors_name_the_argument(tmp_path):
-    (tmp_path / "file").write_text("")
-    for wrong in (tmp_path / "file", 3, "", True):
-        assert refused("folder", jaxsens.programs_kept, wrong).startswith("programs_kept: ")
-
-
 @pytest.mark.long
 def test_a_call_at_the_top_of_a_script_holds_until_the_process_ends(tmp_path):
     script = "import jax, jaxsens\njaxsens.programs_kept(%r)\njax.jit(lambda x: x * 3.0)(2.0)"

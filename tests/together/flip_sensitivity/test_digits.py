@@ -14,12 +14,11 @@ import pytest
 import jaxsens
 from jaxsens import TransformerConfig
 from jaxsens.core.base.errors import PrecisionWarning
-from jaxsens.core.base.programs import RESOLVED, numerics
+from jaxsens.core.base.programs import RESOLVED
 from jaxsens.core.measures import Decision, Measure
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
 from jaxsens.core.results import rounding
-from jaxsens.core.results.rounding import output_rounding
 from tools.digits import truth
 
 ALIBI = {"mask": "future", "positions": ("alibi",), "weighting": "temperature-linear", "end_symbol": False}
@@ -28,9 +27,6 @@ ALIBI = {"mask": "future", "positions": ("alibi",), "weighting": "temperature-li
 def transformer(seed: int = 0, **options: Any) -> jaxsens.Transformer:
     given = {"alphabet_size": 2, "width": 16, "heads": 1, "layers": 1, "feed_forward": 0, **ALIBI, **options}
     return jaxsens.Transformer(TransformerConfig(**given), seed=seed)
-
-
-FIRST = np.zeros(1, int)
 
 
 def word(n: int = 32) -> np.ndarray:
@@ -156,18 +152,6 @@ def test_a_decision_that_an_error_may_turn_is_unresolved():
     error = jnp.asarray([1e-2, 1e-3, 1e-3])
     assert Decision().of_changes(y, dy, error)[1].tolist() == [1, 0, 0]
     assert Decision(0.5).of_changes(y[:1], jnp.asarray([[-0.5]]), error[:1])[1].tolist() == [1]
-
-
-def test_the_doubt_of_a_float64_output_covers_the_rounding_of_its_parameters():
-    # The same operations in another order give the same number: only a moved parameter shows that its digits matter.
-    scales = np.array([1e7, 2e7, 3e7])
-    model, tokens = as_model((lambda scales, word: jnp.sin(scales * (word.sum() + 1.5)), scales)), word(6)
-    with numerics("float64"):
-        output = np.asarray(model.apply(model.parameters, jnp.asarray(tokens)))
-    doubt = output_rounding(model, tokens[None])(FIRST, "float64", output[None])
-    x = scales * (tokens.sum() + 1.5)
-    assert np.all(0.2 * np.finfo(np.float64).eps * x * abs(np.cos(x)) < doubt)
-    assert np.all(doubt < 1e-4)
 
 
 @pytest.mark.long

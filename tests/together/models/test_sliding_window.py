@@ -93,29 +93,6 @@ def test_a_config_takes_windows_by_layer_and_tables_of_a_file():
     assert plain(jaxsens.TransformerConfig(**sizes, mask="future"))["mask"] == "future"
 
 
-NO_REACH: Any = (-1, 2**30 + 1, 1.5)
-
-
-# At a width of 2^31 - 1 the sum of a position and the width was no int32: engines took rows to lie before the input.
-@pytest.mark.parametrize(
-    ("mask", "named"),
-    [
-        *((lambda width=width: SlidingWindow(width), f"width = {width}") for width in (0, -1, 2**30 + 1)),
-        *((lambda reach=reach: TwoSidedWindow(reach), f"reach = {reach}") for reach in NO_REACH),
-        (lambda: "window", "mask = 'window'"),
-        (lambda: 3, "mask = 3"),
-        (lambda: {"type": "SlidingWindow"}, "width"),
-        (lambda: {"type": "SlidingWindow", "width": 0}, "width = 0"),
-        (lambda: {"type": "SlidingWindow", "width": 2.5}, "width = 2.5"),
-        (lambda: (SlidingWindow(2),) * 3, "mask"),
-    ],
-)
-def test_masks_that_are_none_are_refused(mask, named):
-    with pytest.raises(InputError) as caught:
-        jaxsens.TransformerConfig(alphabet_size=2, layers=2, mask=mask())
-    assert named in str(caught.value)
-
-
 @pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("engine", ["incremental", "first-order"])
 def test_engines_that_skip_what_a_window_hides_compute_what_others_do(engine):

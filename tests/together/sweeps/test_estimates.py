@@ -235,12 +235,6 @@ def test_an_estimated_point_keeps_what_is_known_of_its_error(stood_in, tmp_path)
     assert f"estimated, the mean: {result.mean_interval().text(3)}" in read.summary()
 
 
-def test_a_point_of_which_every_flip_was_measured_is_exact(stood_in):
-    point = sweep_of('engine = { kind = "first-order", verify = 500 }').points[0]
-    result = point.measure.flip_sensitivity(point.source.build(point.n, 0), point.tokens(), 0)
-    assert of_estimates(result) is None
-
-
 def test_the_table_of_points_says_which_are_estimates(stood_in, tmp_path):
     sweep = sweep_of(f"exact_up_to = 8\n{BEYOND.format('verify = 16')}")
     assert run_sweep(sweep, tmp_path, sweep.points, quiet()).finished == 4

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
+from jaxsens.core.sweeps.config import load_sweep_config
 from jaxsens.training.generalisation import Generalisation
 from jaxsens.training.theorem6.run import load_theorem6_config
 
@@ -131,25 +131,3 @@ def test_a_config_of_the_atlas_names_its_paper_and_has_a_page(path):
     }
     if command[1] in load:
         assert load[command[1]](path).title
-
-
-def test_the_models_that_the_guide_names_are_read_as_they_are_written_there():
-    guide = (CONFIGS[0].parents[1] / "docs" / "configs.md").read_text("utf-8")
-    tables = [
-        text
-        for text in re.findall(r"(?ms)^```toml\n(.*?)^```", guide)
-        if text.startswith("[model]") and "logits" not in text
-    ]
-    (itself,) = re.findall(r'(?ms)^```toml\n(\[\[variant\]\]\nname = "itself"\n)^```', guide)
-    assert len(tables) == 4
-    for model in (text for text in tables if "checkpoint" not in text and "python" not in text):
-        variants = parse_sweep_config(f"lengths = [4]\n{model}\n{itself}").variants
-        assert [(one.name, one.source.weights) for one in variants] == [("itself", "constructed")]
-
-
-def test_the_least_config_of_the_guide_and_its_variant_are_read():
-    guide = (CONFIGS[0].parents[1] / "docs" / "configs.md").read_text("utf-8")
-    blocks = re.findall(r"(?ms)^```toml\n(.*?)^```", guide)
-    least, variant = (text for text in blocks if "variant" in text and "itself" not in text)
-    names = [one.name for one in parse_sweep_config(f"{least}\n{variant}").variants]
-    assert names == ["softmax", "leftmost-hard", "cold"]
