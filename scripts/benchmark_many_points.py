@@ -1,4 +1,4 @@
-"""`python scripts/benchmark_many_points.py`: what very many points cost; see docs/measured/large-sweeps.md."""
+"""`python scripts/benchmark_many_points.py`: what very many points cost; see docs/measured/sweeps.md."""
 
 from __future__ import annotations
 

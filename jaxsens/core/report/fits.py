@@ -3,7 +3,7 @@
 Each seed gets a slope on log-log axes. The exponent is the mean over seeds of the least-squares slope of log(statistic)
 on log(n); its interval is Student's t interval of that mean. Seeds are the independent repetitions: the lengths of one
 seed share a model and are not independent. Where the slopes of the seeds are about normal, this interval has the
-coverage it claims with five seeds, where a bootstrap falls short; skewed slopes cost it some (docs/resolution.md).
+coverage it claims with five seeds, where a bootstrap falls short; skewed slopes cost it some (docs/measured/digits.md).
 
 An exponent summarises a whole range of n. A true law of log(n)/n fits as about -0.85, and a sum of two powers as
 something between the two. So every fit comes with the slopes between successive lengths, and an exponent that they do

@@ -194,7 +194,7 @@ def _rising(lengths: tuple[int, ...]) -> tuple[int, ...]:
 
 MOST_POINTS = 100_000
 """Points of a sweep. Each process takes 3 kB and 0.1 ms for every point, also of other processes, whenever it begins:
-see docs/large-sweeps.md."""
+see docs/planning.md."""
 
 
 def _seeds(value: object) -> object:
