@@ -13,9 +13,6 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
 
 
-START = (ROOT / "docs" / "start.md").read_text("utf-8")
-
-
 def blocks(language: str, text: str = README) -> list[str]:
     return re.findall(rf"(?ms)^```{language}\n(.*?)^```$", text)
 
@@ -55,10 +52,10 @@ def test_the_first_command_sweeps_a_shipped_config():
     )  # 128: no repository
 
 
-@pytest.mark.parametrize("page", [README, START], ids=["README", "start"])
+@pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
 def test_the_code_prints_what_is_shown(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    (code,), (shown,) = blocks("python", page), blocks("text", page)
+    (code,), (shown,) = (blocks(kind, (ROOT / page).read_text("utf-8")) for kind in ("python", "text"))
     exec(compile(code, "README.md", "exec"), {"__name__": "readme"})
     printed = capsys.readouterr().out
     number = r"\d+\.\d+"

@@ -55,10 +55,7 @@ SENTENCE = "The committee did not approve the budget, because the treasurer was 
 
 @pytest.mark.long
 def test_the_examples_run(tmp_path, monkeypatch, capsys):
-    sentence, changed, large = re.findall(
-        r"(?ms)^```python\n(.*?)^```$", (DOCS / "pretrained.md").read_text("utf-8")
-    )
-    assert SENTENCE in sentence
+    page = (DOCS / "pretrained.md").read_text("utf-8").replace(SENTENCE, "the cat sat on a mat")
     folder = tmp_path / "all-MiniLM-L6-v2"
     folder.mkdir()
     write_folder(folder, "bert")
@@ -67,19 +64,14 @@ def test_the_examples_run(tmp_path, monkeypatch, capsys):
     folder_in_bfloat16(tmp_path / "Meta-Llama-3-8B", "llama")
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
-    exec(compile(sentence.replace(SENTENCE, "the cat sat on a mat"), "docs/pretrained.md", "exec"), names)
-    assert re.search(
-        r"(?m)^FlipSensitivity\(n=8, .*\n.*position +token +replacement", capsys.readouterr().out
-    )
-    assert Path("sentence.png").stat().st_size > 0
-    exec(compile(changed, "docs/pretrained.md", "exec"), names)
-    exec(compile(large, "docs/pretrained.md", "exec"), names)
+    for code in re.findall(r"(?ms)^```python\n(.*?)^```$", page):
+        exec(compile(code, "docs/pretrained.md", "exec"), names)
+    assert capsys.readouterr().out.startswith("FlipSensitivity(n=8, ")
     assert names["result"].max > 0
 
 
 def test_every_family_has_a_row():
-    page = (DOCS / "reference" / "families.md").read_text("utf-8")
-    listed = re.findall(r"(?m)^\| `([\w-]+)` \|", page)
+    listed = re.findall(r"(?m)^\| `([\w-]+)` \|", (DOCS / "reference" / "families.md").read_text("utf-8"))
     assert listed == ["model_type", *FAMILIES]
 
 
