@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import os
 import secrets
 import sys
-from collections import Counter
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,9 +22,9 @@ from jaxsens.cli.shared import (
     OptionGroup,
     Out,
     Text,
-    check_folder,
+    check_directory,
     default,
-    flags_named,
+    flag,
     one_of,
 )
 from jaxsens.core.base import inputs
@@ -33,14 +34,7 @@ _NEEDED = ("starlette", "uvicorn", "sse_starlette", "prometheus_client")
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _SHORTEST_TOKEN = 8
 
-Repeated = tyro.conf.UseAppendAction[
-    Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME=WHERE", help_behavior_hint="(repeatable)")]
-]
-Names = tyro.conf.UseAppendAction[
-    Annotated[
-        tuple[str, ...], tyro.conf.arg(metavar="NAME", help_behavior_hint="(default: none; repeatable)")
-    ]
-]
+Repeated = tyro.conf.UseAppendAction[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -62,11 +56,11 @@ class ServeOptions(OptionGroup):
         most_queued: The most jobs that may wait.
     """
 
-    model: Repeated = ()
+    model: Annotated[Repeated, tyro.conf.arg(metavar="NAME=WHERE", help_behavior_hint="(repeatable)")] = ()
     store: Annotated[Out, default("jaxsens-store")] = Path("jaxsens-store")
     host: Annotated[Text, default("127.0.0.1", "ADDRESS")] = None
     port: Number = 8321
-    name: Names = ()
+    name: Annotated[Repeated, default("none; repeatable", "NAME")] = ()
     token: Annotated[Text, default("a random one, printed at the start", "TEXT")] = None
     dtype: Annotated[str, default("float32", one_of(DTYPES))] = "float32"
     most_tokens: Number = 4096
@@ -87,19 +81,17 @@ class ServeOptions(OptionGroup):
     def check(self, problems: Problems) -> None:
         """Adds the errors that can be found without loading a model."""
         inputs.choice("--dtype", self.dtype, DTYPES, problems)
-        pairs = [one.partition("=") for one in self.model]
-        for name, _, place in pairs:
+        check_directory("--store", self.store, problems)
+        for one in self.model:
+            name, _, place = one.partition("=")
             if not name or not place:
                 problems.add("--model", f"{name}={place}", "NAME=FOLDER, or NAME=package.module:make")
-        for name, count in Counter(name for name, _, _ in pairs).items():
-            if count > 1:
-                problems.add("--model", name, "each name once")
+            elif sum(other.startswith(f"{name}=") for other in self.model) > 1:
+                problems.add("--model", one, "each name once")
         if not 0 < self.port < 2**16:
             problems.add("--port", self.port, "a number from 1 to 65535")
         for option in ("most_tokens", "most_seconds", "most_memory", "most_queued"):
-            value = getattr(self, option)
-            if value is not None and value < 1:
-                problems.add(f"--{option.replace('_', '-')}", value, "at least 1")
+            inputs.optional_count(flag(option), getattr(self, option), problems)
         token = self.secret()
         if token is not None and not (len(token) >= _SHORTEST_TOKEN and token.isalnum() and token.isascii()):
             remedy = f"give at least {_SHORTEST_TOKEN} letters and digits; without it a random one is printed"
@@ -121,11 +113,9 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
     with collecting("serve") as problems:
         asked.check(problems)
         if not problems:
-            from jaxsens.service.worker.process import check_given
+            from jaxsens.service.worker import check_given
 
             check_given(asked.models(), problems)
-    with flags_named({"--out": "--store"}):
-        check_folder("serve", asked.store)
     from jaxsens.service.server import serve as serve_at
 
     host, token = asked.host or "127.0.0.1", asked.secret() or secrets.token_hex(16)
@@ -136,22 +126,9 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
     if host not in _LOCAL:
         told = "not encrypted: put a proxy with TLS before it; what passes is read and changed by anyone on the way"
         print(f"jaxsens: http://{host}:{asked.port} is {told}", file=sys.stderr, flush=True)
-    serve_at(
-        asked.store,
-        host,
-        asked.port,
-        asked.name,
-        token,
-        limits={
-            "queued": asked.most_queued,
-            "seconds": float(asked.most_seconds),
-            "memory": asked.most_memory,
-        },
-        settings={
-            "models": asked.models(),
-            "dtype": asked.dtype,
-            "most_tokens": asked.most_tokens,
-            "cache": asked.compilation_cache,
-        },
-    )
+    most = asked.most_memory or math.inf
+    limits = {"queued": asked.most_queued, "seconds": float(asked.most_seconds), "memory": most}
+    settings = {"models": asked.models(), "dtype": asked.dtype, "most_tokens": asked.most_tokens}
+    settings["cache"] = asked.compilation_cache
+    asyncio.run(serve_at(asked.store, host, asked.port, asked.name, token, limits, settings))
     return 0

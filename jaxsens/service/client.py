@@ -25,11 +25,12 @@ from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.run import PROGRESS, progress_of
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.core.sweeps.placement_table import PlacementTable
-from jaxsens.service.worker.question import Question
+from jaxsens.service.question import Question
 
 if TYPE_CHECKING:
     import httpx
 
+_MEASUREMENTS = "/v1/measurements"
 _WAIT_SECONDS, _TOLD_SECONDS, _PATIENCE_SECONDS = 20.0, 0.5, 600.0
 
 
@@ -125,10 +126,9 @@ class Client:
             if placement is not None and placement.mesh is not None:
                 problems.add("placement", placement, "devices are the service's: leave the mesh out")
             inputs.progress(progress, 2, PROGRESS, problems)
-        given = Placement() if placement is None else placement
+        given = placement or Placement()
         place = PlacementTable(given.batch_size, given.memory_budget)
-        options = {**vars(request), "placement": place, "output": output}
-        question = Question(model, tokens, **options).table()
+        question = Question(model, tokens, **vars(request), placement=place, output=output).table()
         with collecting("flip_sensitivity") as problems:
             for name, value in question.items():
                 try:
@@ -141,10 +141,9 @@ class Client:
             while job["state"] not in ("finished", "failed", "cancelled"):
                 wait = min(_WAIT_SECONDS if told is None else _TOLD_SECONDS, until - time.monotonic())
                 if wait <= 0:
-                    raise ServiceError(
-                        0, f"{job['state']} after timeout = {self._timeout} s: ask again for its result"
-                    )
-                job = self._json("GET", f"/v1/measurements/{job['id']}", params={"wait": wait})
+                    late = f"{job['state']} after timeout = {self._timeout} s: ask again for its result"
+                    raise ServiceError(0, late)
+                job = self._answer("GET", _place(job["id"]), params={"wait": wait}).json()
                 if told is not None and job["total"]:
                     told(job["done"], job["total"])
         if job["state"] == "failed" and job["found"].get("refusal"):
@@ -160,24 +159,23 @@ class Client:
         Raises:
             ServiceError: if there is none.
         """
-        answer = self._answer("GET", f"/v1/measurements/{quote(job, '', errors='replace')}/result.parquet")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "result.parquet"
-            path.write_bytes(answer.content)
+            path.write_bytes(self._answer("GET", f"{_place(job)}/result.parquet").content)
             return load_result(path)
 
     def models(self) -> list[dict[str, Any]]:
         """Returns what is served, and whether it is loaded."""
-        return self._json("GET", "/v1/models")
+        return self._answer("GET", "/v1/models").json()
 
     def measurements(self) -> list[dict[str, Any]]:
         """Returns the measurements asked for last, the last first."""
-        return self._json("GET", "/v1/measurements")
+        return self._answer("GET", _MEASUREMENTS).json()
 
     @typed_arguments
     def cancel(self, job: str) -> dict[str, Any]:
         """Cancels a measurement, or forgets one that has ended."""
-        return self._json("DELETE", f"/v1/measurements/{quote(job, '', errors='replace')}")
+        return self._answer("DELETE", _place(job)).json()
 
     def close(self) -> None:
         """Closes the connection; a `with` block does."""
@@ -195,14 +193,11 @@ class Client:
             left = max(0.01, until - time.monotonic())
             try:
                 # A model that no question has named yet is loaded first.
-                return self._json("POST", "/v1/measurements", json=question, timeout=left)
+                return self._answer("POST", _MEASUREMENTS, json=question, timeout=left).json()
             except ServiceError as error:
                 if error.status not in (429, 503) or time.monotonic() > until:
                     raise
                 time.sleep(1.0)
-
-    def _json(self, method: str, path: str, **more: Any) -> Any:
-        return self._answer(method, path, **more).json()
 
     def _answer(self, method: str, path: str, **more: Any) -> httpx.Response:
         try:
@@ -212,10 +207,13 @@ class Client:
         if answer.is_success:
             return answer
         told = answer.json() if answer.headers.get("content-type", "").startswith("application/json") else {}
-        why = told.get("error", answer.text[:200])
         if answer.status_code == 400:
             raise InputError.of_json(told)
-        raise ServiceError(answer.status_code, why)
+        raise ServiceError(answer.status_code, told.get("error", answer.text[:200]))
+
+
+def _place(job: str) -> str:
+    return f"{_MEASUREMENTS}/{quote(job, '', errors='replace')}"
 
 
 def _plain(value: object) -> Any:

@@ -8,17 +8,20 @@ import asyncio
 import resource
 import secrets
 from collections.abc import Collection, Mapping
-from http.cookies import CookieError, SimpleCookie
 from typing import cast
 from urllib.parse import SplitResult, urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from jaxsens.service.worker.question import MOST_BYTES
+from jaxsens.service.question import MOST_BYTES
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+"""The names of this machine for itself."""
 
 OPEN = ("/healthz", "/readyz")
 """Paths for probes, which know no token and call by an address."""
@@ -26,11 +29,13 @@ OPEN = ("/healthz", "/readyz")
 BODY_SECONDS = 20.0
 """In which a body must come."""
 
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
-    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-"""Pages run the script of the service and no other. Styles within a picture are its colours."""
+_HEADERS = {
+    # Pages run the script of the service and no other. Styles within a picture are its colours.
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 
 
 class Guard:
@@ -55,65 +60,45 @@ class Guard:
         """Answers a request, or hands it on."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        refused = None if scope["path"] in OPEN else self._refused(scope, headers)
-        if refused is not None:
-            await refused(scope, receive, _with_headers(send))
-            return
-        await self._app(scope, _limited(receive), _with_headers(send))
+        elif scope["path"] not in OPEN and (answer := self._answer(HTTPConnection(scope))) is not None:
+            await answer(scope, receive, _with_headers(send))
+        else:
+            await self._app(scope, _limited(receive), _with_headers(send))
 
-    def _knows(self, scope: Scope, headers: Headers) -> bool | None:
-        """Returns whether a request has the token, or the cookie of one who gave it; None where it has neither."""
-        given, known = _given(scope, headers), self._token
-        if given is None:
-            given, known = _cookie(headers, self._cookie), self._session
-        return secrets.compare_digest(given.encode("utf-8", "replace"), known.encode()) if given else None
-
-    def _refused(self, scope: Scope, headers: Headers) -> Response | None:
+    def _answer(self, request: HTTPConnection) -> Response | None:
+        """Returns the refusal of a request, or the cookie for one who gives the token; None for what is handed on."""
+        headers = request.headers
         host, origin = headers.get("host", ""), headers.get("origin")
         name = (_address(f"//{host}").hostname or "").lower()
         if name not in self._hosts:
-            return refusal(
-                421, f"Host = {host!r}: the service is not called that; start it with --name {name}"
-            )
+            why = f"Host = {host!r}: the service is not called that; start it with --name {name}"
+            return refusal(421, why)
         if origin is not None and _address(origin).netloc.lower() != host.lower():
             return refusal(403, f"Origin = {origin!r}: requests from pages of other hosts are refused")
         size = headers.get("content-length", "0")
         if not size.isdecimal() or int(size) > MOST_BYTES:
             return refusal(413, f"body: {size} bytes; at most {MOST_BYTES}")
-        known = self._knows(scope, headers)
-        if known:
-            if scope["path"] == "/" and b"token=" in scope["query_string"]:
-                return self._logged_in(scope)
+        known = self._knows(request)
+        if not known:
+            which = "no token" if known is None else "another token"
+            told = "give the one that the service has, or printed: Authorization: Bearer TOKEN, or open /?token=TOKEN"
+            return refusal(401, f"Authorization: {which}; {told}", {"WWW-Authenticate": "Bearer"})
+        if request.scope["path"] != "/" or "token" not in request.query_params:
             return None
-        why = "give the token that the service has, or printed: Authorization: Bearer TOKEN, or open /?token=TOKEN"
-        told = f"Authorization: {'no' if known is None else 'another'} token; {why}"
-        return refusal(401, told, {"WWW-Authenticate": "Bearer"})
-
-    def _logged_in(self, scope: Scope) -> Response:
-        """Takes the token out of the address, where others may see it. The cookie is of this start of the server."""
-        response = RedirectResponse("/", status_code=303)
-        secure = scope.get("scheme") == "https"
+        # Takes the token out of the address, where others may see it. The cookie is of this start of the server.
+        response, secure = RedirectResponse("/", status_code=303), request.scope["scheme"] == "https"
         response.set_cookie(self._cookie, self._session, httponly=True, samesite="strict", secure=secure)
         return response
 
-
-def _given(scope: Scope, headers: Headers) -> str | None:
-    """Returns the token that a request gives, if it gives one."""
-    kind, _, token = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return token.strip()
-    query = scope["query_string"].decode("latin-1")
-    return query.removeprefix("token=") if scope["path"] == "/" and query.startswith("token=") else None
-
-
-def _cookie(headers: Headers, name: str) -> str:
-    try:
-        morsel = SimpleCookie(headers.get("cookie", "")).get(name)
-    except CookieError:
-        return ""
-    return "" if morsel is None else morsel.value
+    def _knows(self, request: HTTPConnection) -> bool | None:
+        """Returns whether a request has the token, or the cookie of one who gave it; None where it has neither."""
+        kind, _, token = request.headers.get("authorization", "").partition(" ")
+        given, known = token.strip() if kind.lower() == "bearer" else None, self._token
+        if given is None and request.scope["path"] == "/":
+            given = request.query_params.get("token")
+        if given is None:
+            given, known = request.cookies.get(self._cookie, ""), self._session
+        return secrets.compare_digest(given.encode("utf-8", "replace"), known.encode()) if given else None
 
 
 def _limited(receive: Receive) -> Receive:
@@ -139,9 +124,7 @@ def _with_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            headers["Content-Security-Policy"] = _POLICY
-            headers["X-Content-Type-Options"] = "nosniff"
-            headers["Referrer-Policy"] = "no-referrer"
+            headers.update(_HEADERS)
             headers.setdefault("Cache-Control", "no-store")
         await send(message)
 

@@ -5,93 +5,75 @@ counts.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
+import math
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
 
 from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.sealed import digest
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.service.pool import WorkerGone, WorkerProcess
-from jaxsens.service.store import ENDED, MOST_CRASHES, Store, StoredJob, StoreFull
+from jaxsens.service.store import ENDED, MOST_CRASHES, Store, StoredJob
 
-_SECONDS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
-
-
-class Metrics:
-    """The counts of one service.
-
-    Attributes:
-        asked: questions, by whether they were new.
-        ended: jobs, by how they ended.
-        seconds: from a question to its answer.
-        flips: that were measured.
-        restarts: of worker processes.
-    """
-
-    def __init__(self) -> None:
-        self._all = CollectorRegistry()
-        self.asked = Counter("jaxsens_questions", "Questions", ("how",), registry=self._all)
-        self.ended = Counter("jaxsens_jobs", "Jobs that ended", ("state",), registry=self._all)
-        self.seconds = Histogram(
-            "jaxsens_answer_seconds", "From question to answer", registry=self._all, buckets=_SECONDS
-        )
-        self.flips = Counter("jaxsens_flips", "Flips measured", registry=self._all)
-        self.restarts = Counter("jaxsens_worker_restarts", "Worker processes that ended", registry=self._all)
-
-    def follow(self, name: str, about: str, value: Callable[[], float]) -> None:
-        """Adds a number that is looked up whenever it is asked for."""
-        Gauge(f"jaxsens_{name}", about, registry=self._all).set_function(value)
-
-    def text(self) -> bytes:
-        """Returns all of it, as Prometheus reads it."""
-        return generate_latest(self._all)
-
+_BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 
 _ADMITTING = 32
 """The questions that may wait to be looked at."""
-
 
 STEP_SECONDS = 600.0
 """That a worker may take to look at a question, for which it may load a model, or for a step of a measurement beside
 ten times what all of it was estimated to take. Then it is replaced."""
 
 
-def refused(status: int, why: str, retry: float) -> HTTPException:
+def _later(status: int, why: str, seconds: float) -> HTTPException:
     """Returns the refusal of a question that may be asked again after so many seconds."""
-    return HTTPException(status, why, {"Retry-After": f"{retry:.0f}"})
+    return HTTPException(status, why, {"Retry-After": f"{seconds:.0f}"})
 
 
 class Jobs:
     """The jobs of a store, and the workers that do them. All in the event loop's thread.
 
     Args:
-        store, workers, metrics: of the service.
+        store, workers: of the service.
         queued: how many jobs may wait or run.
         seconds: that a measurement may take, by its estimate.
-        memory: bytes that it may take; None for no limit.
+        memory: bytes that it may take.
+
+    Attributes:
+        counts: for Prometheus.
     """
 
     def __init__(
         self,
         store: Store,
         workers: Sequence[WorkerProcess],
-        metrics: Metrics,
         queued: int = 1000,
         seconds: float = 3600.0,
-        memory: int | None = None,
+        memory: float = math.inf,
     ) -> None:
-        self.store, self.workers, self.metrics = store, workers, metrics
+        self.store, self.workers = store, workers
         self._queued, self._seconds, self._memory = queued, seconds, memory
         self._admitting, self._closing = 0, False
         self._crashes = defaultdict[str, float](float)  # of workers that looked at a question, by its digest
-        self._waked, self._watching = asyncio.Event(), dict[str, set[asyncio.Event]]()
+        self._waked, self._news = asyncio.Event(), dict[str, asyncio.Event]()
+        self.counts = counts = CollectorRegistry()
+        self._asked = Counter("jaxsens_questions", "Questions", ("how",), registry=counts)
+        self._ended = Counter("jaxsens_jobs", "Jobs that ended", ("state",), registry=counts)
+        self._answered = Histogram(
+            "jaxsens_answer_seconds", "From question to answer", registry=counts, buckets=_BUCKETS
+        )
+        self._flips = Counter("jaxsens_flips", "Flips measured", registry=counts)
+        self._restarts = Counter("jaxsens_worker_restarts", "Worker processes that ended", registry=counts)
+        waiting = Gauge("jaxsens_waiting", "Jobs that wait or run", registry=counts)
+        waiting.set_function(lambda: store.waiting()[0])
+        ready = Gauge("jaxsens_ready", "Workers that are ready", registry=counts)
+        ready.set_function(lambda: sum(one.ready for one in workers))
 
     @property
     def ready(self) -> bool:
@@ -106,19 +88,19 @@ class Jobs:
             HTTPException: if no worker is ready, too many questions wait, or the worker's process ends.
         """
         if not self.ready:
-            raise refused(503, "no worker is ready: models are being loaded, or the service ends", 2.0)
+            raise _later(503, "no worker is ready: models are being loaded, or the service ends", 2.0)
         if self._admitting >= _ADMITTING:
-            raise refused(429, f"{self._admitting} questions wait to be looked at", 1.0)
-        digest = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()
-        if self._crashes.get(digest, 0) >= MOST_CRASHES:
+            raise _later(429, f"{self._admitting} questions wait to be looked at", 1.0)
+        name = digest(question)
+        if self._crashes.get(name, 0) >= MOST_CRASHES:
             raise HTTPException(500, "a worker process ended, twice, while it looked at this question")
         worker = min((one for one in self.workers if one.ready), key=lambda one: one.job is not None)
         self._admitting += 1
         try:
             answer = await worker.ask("admit", STEP_SECONDS, question=question)
-            self._crashes.pop(digest, None)
+            self._crashes.pop(name, None)
         except WorkerGone as gone:
-            self._crashes[digest] += gone.blame
+            self._crashes[name] += gone.blame
             answer: dict[str, Any] = {"error": str(gone)}
         finally:
             self._admitting -= 1
@@ -138,16 +120,15 @@ class Jobs:
             OSError: if the store takes no more.
         """
         known = await self.look_at(question)
-        before = self.store.get(known["id"])
+        before = self.store.jobs.get(known["id"])
         if before is not None and before.state == "finished":
             await self.result(before)  # one that is lost or damaged is measured again
-            before = self.store.get(known["id"])
+            before = self.store.jobs.get(known["id"])
         if before is None or before.again:
             self._check_affordable(known["about"])
         job = self.store.add(known["id"], question, known["about"])
-        self.metrics.asked.labels("again" if before is not None else "new").inc()
+        self._asked.labels("again" if before is not None else "new").inc()
         self._changed(job.id)
-        self._waked.set()
         return job
 
     async def result(self, job: StoredJob) -> FlipSensitivity | None:
@@ -155,7 +136,7 @@ class Jobs:
         try:
             return await asyncio.to_thread(load_result, self.store.result(job.id))
         except InputError as error:
-            if self.store.get(job.id) is job:  # nobody has forgotten it in the meantime
+            if self.store.jobs.get(job.id) is job:  # nobody has forgotten it in the meantime
                 self.store.lose(job.id, str(error))
             return None
 
@@ -164,18 +145,17 @@ class Jobs:
         waiting, seconds = self.store.waiting()
         if waiting >= self._queued:
             retry = max(1.0, min(60.0, seconds / max(1, waiting)))
-            raise refused(429, f"{waiting} jobs wait, as many as may (--most-queued)", retry)
-        told = (
-            f"{about['flips']} flips take about {about['seconds']:.0f} s and {about['bytes'] / 2**30:.1f} GiB"
-        )
-        instead = 'ask for fewer flips, as {"kind": "neighbours", "sample": 1000}, or run `jaxsens measure`'
+            raise _later(429, f"{waiting} jobs wait, as many as may (--most-queued)", retry)
+        limit = ""
         if about["seconds"] > self._seconds:
-            raise HTTPException(
-                413, f"{told}; at most {self._seconds:.0f} s here (--most-seconds): {instead}"
-            )
-        if self._memory is not None and about["bytes"] > self._memory:
-            limit = f"{self._memory / 2**30:.1f} GiB"
-            raise HTTPException(413, f"{told}; at most {limit} here (--most-memory): {instead}")
+            limit = f"{self._seconds:.0f} s here (--most-seconds)"
+        elif about["bytes"] > self._memory:
+            limit = f"{self._memory / 2**30:.1f} GiB here (--most-memory)"
+        if limit:
+            cost = f"about {about['seconds']:.0f} s and {about['bytes'] / 2**30:.1f} GiB"
+            instead = 'fewer flips, as {"kind": "neighbours", "sample": 1000}, or run `jaxsens measure`'
+            why = f"{about['flips']} flips take {cost}; at most {limit}: ask for {instead}"
+            raise HTTPException(413, why)
 
     def cancel(self, job: StoredJob) -> None:
         """Cancels a job that waits or runs, at once: a worker then ends its step. Forgets one that has ended."""
@@ -189,28 +169,21 @@ class Jobs:
 
     async def watch(self, job: str) -> AsyncIterator[StoredJob]:
         """Yields a job whenever it has changed, until it has ended."""
-        changed = asyncio.Event()
-        self._watching.setdefault(job, set()).add(changed)
-        try:
-            while (found := self.store.get(job)) is not None:
+        while (found := self.store.jobs.get(job)) is not None:
+            if found.state in ENDED or self._closing:
                 yield found
-                if found.state in ENDED or self._closing:
-                    return
-                await changed.wait()
-                changed.clear()
-        finally:
-            self._watching[job].discard(changed)
-            if not self._watching[job]:
-                del self._watching[job]
+                return
+            news = self._news.setdefault(job, asyncio.Event())
+            yield found
+            await news.wait()
 
     async def ended(self, job: str, seconds: float) -> StoredJob | None:
         """Returns a job when it has ended, or after so many seconds."""
-        found = self.store.get(job)
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds), aclosing(self.watch(job)) as watched:  # pyright: ignore[reportArgumentType]
-                async for now in watched:
-                    found = now
-        return found
+            async with asyncio.timeout(seconds):
+                async for _ in self.watch(job):
+                    pass
+        return self.store.jobs.get(job)
 
     # Workers
 
@@ -224,41 +197,33 @@ class Jobs:
             began = time.monotonic()
             with suppress(OSError):
                 await worker.run(self._heard)
-            self.metrics.restarts.inc()
+            self._restarts.inc()
             # One that ends at once would otherwise be started again and again.
             await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
 
     async def hand_out(self, worker: WorkerProcess) -> None:
-        """Gives a worker the jobs that are due, one after another.
+        """Gives a worker the jobs that are due, in the order in which they were asked for.
 
-        Where the store takes no more, it tries again until the store does.
+        A job that was cancelled and asked for again waits until the worker that still has it lets it go. Where the
+        store takes no more, it tries again until the store does.
         """
         while not self._closing:
-            if (job := self._next(worker)) is None:
+            taken = {one.job for one in self.workers if one.job is not None}
+            if not worker.ready or (job := self.store.next(taken)) is None:
                 self._waked.clear()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._waked.wait(), 1.0)
                 continue
             worker.job = job.id
+            self._change(job.id, state="running")
             answer = await self._measured(worker, job)
             while not self._closing:
-                with suppress(StoreFull):
+                with suppress(OSError):
                     self._note(job.id, answer)
                     break
                 await asyncio.sleep(1.0)
             worker.job = None
-
-    def _next(self, worker: WorkerProcess) -> StoredJob | None:
-        """Returns the job that was asked for first, if the worker is ready, and marks it as running.
-
-        A job that was cancelled and asked for again waits until the worker that still has it lets it go.
-        """
-        taken = {one.job for one in self.workers if one.job is not None}
-        job = self.store.next(taken) if worker.ready else None
-        if job is not None:
-            self.store.change(job.id, state="running")
-            self._changed(job.id)
-        return job
+            self._waked.set()
 
     async def _measured(self, worker: WorkerProcess, job: StoredJob) -> dict[str, Any]:
         """Returns the worker's answer; if it ends before, why, as "crash"."""
@@ -272,47 +237,49 @@ class Jobs:
 
     def _heard(self, message: dict[str, Any]) -> None:
         """Takes note that a worker is ready, or has done a step."""
-        job = self.store.get(message.get("id", ""))
+        job = self.store.jobs.get(message.get("id", ""))
         if job is not None and job.state == "running":
-            self.store.change(job.id, done=message["done"], total=message["total"])
-            self._changed(job.id)
+            self._change(job.id, done=message["done"], total=message["total"])
         self._waked.set()
 
     def _note(self, name: str, answer: dict[str, Any]) -> None:
         """Notes what became of a job. A job that is no longer running was cancelled, and perhaps asked for again or
         forgotten: nothing is kept of it."""
-        job = self.store.get(name)
+        job = self.store.jobs.get(name)
         if job is None or job.state != "running":
             self.store.discard(name)
-            self._waked.set()
         elif "crash" in answer:
             crashes = job.crashes + answer["blame"]
             if crashes < MOST_CRASHES:
-                self.store.change(name, state="queued", crashes=crashes, done=0)
-                self._changed(name)
+                self._change(name, state="queued", crashes=crashes, done=0)
             else:
                 why = f"{answer['crash']}, again, while it measured this; forget it (DELETE) to ask again"
                 self._end(job, "failed", why, crashes=crashes)
         elif "error" in answer:
-            self._end(job, "failed", answer["error"], found={"refusal": answer.get("refusal")})
+            found = {"refusal": answer.get("refusal")}
+            self._end(job, "failed", answer["error"], found=found)
         else:
-            found = answer["found"]
-            self._end(job, "finished", found=found, done=found["flips"], total=found["flips"])
-            self.metrics.flips.inc(found["flips"])
-            self.metrics.seconds.observe(max(0.0, time.time() - job.asked))
+            found, flips = answer["found"], answer["found"]["flips"]
+            self._end(job, "finished", found=found, done=flips, total=flips)
+            self._flips.inc(flips)
+            self._answered.observe(max(0.0, time.time() - job.asked))
 
     async def close(self) -> None:
         """Accepts nothing more, and ends the workers: the next start asks again for what they have not answered."""
         self._closing = True
-        for job in self._watching:
+        for job in [*self._news]:
             self._changed(job)
         await asyncio.gather(*(worker.end() for worker in self.workers))
 
     def _end(self, job: StoredJob, state: str, message: str = "", **values: Any) -> None:
-        self.store.change(job.id, state=state, message=message, **values)
-        self.metrics.ended.labels(state).inc()
-        self._changed(job.id)
+        self._change(job.id, state=state, message=message, **values)
+        self._ended.labels(state).inc()
+
+    def _change(self, job: str, **values: Any) -> None:
+        self.store.change(job, **values)
+        self._changed(job)
 
     def _changed(self, job: str) -> None:
-        for event in self._watching.get(job, ()):
-            event.set()
+        if (news := self._news.pop(job, None)) is not None:
+            news.set()
+        self._waked.set()

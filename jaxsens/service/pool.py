@@ -10,29 +10,19 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from jaxsens.core.base.errors import InputError
 
-COMMAND = (sys.executable, "-m", "jaxsens.service.worker.process")
+COMMAND = (sys.executable, "-m", "jaxsens.service.worker")
 
 _LONGEST_LINE = 64 * 2**20
 
 SILENT_SECONDS = 60.0
 """After which a worker that says nothing, not even that it is alive, is replaced."""
-
-
-@dataclass
-class _Request:
-    """What a worker was asked, and when it is replaced if it has neither answered nor told of a step."""
-
-    do: str
-    answer: asyncio.Future[dict[str, Any]]
-    seconds: float
-    until: float
 
 
 class WorkerGone(RuntimeError):
@@ -59,8 +49,8 @@ class WorkerProcess:
 
     def __init__(self, settings: Mapping[str, Any], environment: Mapping[str, str]) -> None:
         self._settings, self._environment = settings, environment
-        self._numbers = itertools.count()
-        self._requests = dict[int, _Request]()
+        self._numbers, self._stepped, self._late = itertools.count(), 0.0, ""
+        self._asked = dict[int, tuple[str, asyncio.Future[dict[str, Any]]]]()
         self._process: asyncio.subprocess.Process | None = None
         self.ready, self.models = False, list[dict[str, Any]]()
         self.job: str | None = None
@@ -72,69 +62,56 @@ class WorkerProcess:
             InputError: if a model cannot be loaded.
             OSError: if no process can be started.
         """
-        environment = (os.environ | dict(self._environment)).items()
+        environment = {**os.environ, **self._environment}
+        environment.pop("JAXSENS_TOKEN", None)
         self._process = process = await asyncio.create_subprocess_exec(
             *COMMAND,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={name: value for name, value in environment if name != "JAXSENS_TOKEN"},
+            env=environment,
             start_new_session=True,  # Ctrl-C in a terminal is the server's
             limit=_LONGEST_LINE,
         )
         self.send(**self._settings)
-        why, refused, clock = "the worker process was ended", None, asyncio.get_running_loop().time
-        self._heard, self._late = clock(), ""
-        watching = asyncio.ensure_future(self._watch(process))
+        self._late, why, refused = "", "the worker process was ended", None
         try:
             # A line without an end is that of a process that was killed while it wrote.
-            while process.stdout is not None and (line := await process.stdout.readline()).endswith(b"\n"):
-                message, self._heard = json.loads(line), clock()
-                if "of" in message:
-                    request = self._requests.pop(message["of"], None)
-                    if request is not None and not request.answer.done():
-                        request.answer.set_result(message)
-                    continue
-                if message["event"] == "running":
-                    for request in self._requests.values():
-                        request.until = max(
-                            request.until, clock() + request.seconds * (request.do == "measure")
-                        )
-                if message["event"] == "refused":
-                    refused = message["refusal"]
-                if message["event"] == "ready":
-                    self.ready, self.models = True, message["models"]
-                if message["event"] in ("ready", "running"):
-                    on_event(message)
-            ended = _ended(await process.wait())
-            why = self._late or ended
+            while (line := await self._line(process)).endswith(b"\n"):
+                message = json.loads(line)
+                match message.get("event"):
+                    case None:
+                        _, answer = self._asked.pop(message["of"])
+                        if not answer.done():
+                            answer.set_result(message)
+                    case "running":
+                        self._stepped = time.monotonic()
+                        on_event(message)
+                    case "ready":
+                        self.ready, self.models = True, message["models"]
+                        on_event(message)
+                    case "refused":
+                        refused = message["refusal"]
+            why = _ended(await process.wait())
         finally:
-            watching.cancel()
             self.ready = False
-            with suppress(ProcessLookupError):
-                process.kill()
-            admitting = [request for request in self._requests.values() if request.do == "admit"]
-            for request in self._requests.values():
-                blame = (
-                    float(request in admitting[:1]) if request.do == "admit" else 1.0 - bool(admitting) / 2
-                )
-                if not request.answer.done():
-                    request.answer.set_exception(WorkerGone(why, blame))
-            self._requests.clear()
+            self._kill()
+            admitted = [number for number, (do, _) in self._asked.items() if do == "admit"]
+            for number, (do, answer) in self._asked.items():
+                blame = float(number in admitted[:1]) if do == "admit" else 0.5 if admitted else 1.0
+                if not answer.done():
+                    answer.set_exception(WorkerGone(self._late or why, blame))
+            self._asked.clear()
         if refused:
             raise InputError.of_json(refused)
 
-    async def _watch(self, process: asyncio.subprocess.Process) -> None:
-        """Ends a process that says nothing, or does not answer in time."""
-        clock = asyncio.get_running_loop().time
-        while not self._late:
-            await asyncio.sleep(1.0)
-            late = next((one for one in self._requests.values() if clock() > one.until), None)
-            if clock() > self._heard + SILENT_SECONDS:
-                self._late = f"the worker process said nothing for {SILENT_SECONDS:.0f} s"
-            elif late is not None:
-                self._late = f"the worker process gave no sign of a question for {late.seconds:.0f} s"
-        with suppress(ProcessLookupError):
-            process.kill()
+    async def _line(self, process: asyncio.subprocess.Process) -> bytes:
+        """Returns the next line of a process; ends one that says nothing."""
+        try:
+            async with asyncio.timeout(SILENT_SECONDS):
+                return await process.stdout.readline() if process.stdout is not None else b""
+        except TimeoutError:
+            self._kill(f"the worker process said nothing for {SILENT_SECONDS:.0f} s")
+            return b""
 
     async def ask(self, do: str, seconds: float, **message: Any) -> dict[str, Any]:
         """Returns what the worker answers: to "admit", what it knows of a question; to "measure", what it measured.
@@ -144,11 +121,16 @@ class WorkerProcess:
         Raises:
             WorkerGone: if it ends before it has answered.
         """
-        number, future = next(self._numbers), asyncio.get_running_loop().create_future()
-        until = asyncio.get_running_loop().time() + seconds
-        self._requests[number] = _Request(do, future, seconds, until)
+        number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
+        self._asked[number] = do, answer
         self.send(do=do, of=number, **message)
-        return await future
+        asked = time.monotonic()
+        while not answer.done():
+            began = max(asked, self._stepped) if do == "measure" else asked
+            if (left := began + seconds - time.monotonic()) < 0:
+                self._kill(f"the worker process gave no sign of a question for {seconds:.0f} s")
+            await asyncio.wait([answer], timeout=max(left, 1.0))
+        return answer.result()
 
     def send(self, **message: Any) -> None:
         """Sends a line. Does nothing if the process has ended."""
@@ -158,10 +140,15 @@ class WorkerProcess:
 
     async def end(self) -> None:
         """Ends the process, also in the middle of a step."""
+        self._kill()
+        if self._process is not None:
+            await self._process.wait()
+
+    def _kill(self, why: str = "") -> None:
+        self._late = self._late or why
         if self._process is not None:
             with suppress(ProcessLookupError):
                 self._process.kill()
-            await self._process.wait()
 
 
 def device_environments(environ: Mapping[str, str] = os.environ) -> list[dict[str, str]]:
@@ -183,9 +170,7 @@ def device_environments(environ: Mapping[str, str] = os.environ) -> list[dict[st
 
 def _ended(code: int) -> str:
     """Returns how a process ended, in words."""
-    if code < 0:
-        known = {one.value: one.name for one in signal.Signals}
-        name = known.get(-code, f"signal {-code}")
-        hint = "; the system kills a process that takes too much memory" if code == -signal.SIGKILL else ""
-        return f"the worker process was ended by {name}{hint}"
-    return f"the worker process ended with exit code {code}"
+    if code >= 0:
+        return f"the worker process ended with exit code {code}"
+    hint = "; the system kills a process that takes too much memory" if code == -signal.SIGKILL else ""
+    return f"the worker process was ended by signal {-code} ({signal.strsignal(-code)}){hint}"

@@ -1,5 +1,5 @@
-"""The routes of the service, their description, made of them and of the dataclasses that read configs and command
-lines, and what is drawn and said of a stored result.
+"""The routes of the service, and their description, made of them and of the dataclasses that read configs and command
+lines.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from functools import cache
 from importlib.metadata import version
 from inspect import getdoc
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
-import jinja2
-import numpy as np
 import pydantic
+import pydantic_core
+from prometheus_client import generate_latest
 from sse_starlette import EventSourceResponse
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -31,13 +31,13 @@ from jaxsens.core.measures import Measure
 from jaxsens.core.results.pictures.picture import page
 from jaxsens.core.results.pictures.text_picture import picture_bytes
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.service.guard import refusal
 from jaxsens.service.jobs import Jobs
+from jaxsens.service.question import Question, read_json, read_question
 from jaxsens.service.store import ENDED, StoredJob
-from jaxsens.service.worker.question import OUTPUTS, read_json, read_question
 
 _TITLE = "Sensitivity by token"
+_LISTED, _LONGEST_WAIT = 100, 60.0
 
 
 def as_svg(result: FlipSensitivity) -> bytes:
@@ -50,115 +50,17 @@ def as_page(result: FlipSensitivity) -> bytes:
     return page(result.view(), title=_TITLE).encode()
 
 
-def as_fragment(result: FlipSensitivity) -> bytes:
-    """Returns the same as a part of a page."""
-    return page(result.view()).encode()
-
-
 def as_json(result: FlipSensitivity) -> bytes:
     """Returns the columns of a result: what is not finite is null."""
-    table = result.to_pandas()
-    columns = {name: _plain(table[name].to_numpy()) for name in table.columns}
-    told = {
-        "tokens": result.tokens.tolist(),
-        "pieces": result.pieces,
-        "readout": result.readout,
-        "dtype": result.dtype,
-        "flips": columns,
-    }
-    return json.dumps(told, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    told = {"tokens": result.tokens.tolist(), "flips": result.to_pandas().to_dict("list")}
+    told |= {"pieces": result.pieces, "readout": result.readout, "dtype": result.dtype}
+    return pydantic_core.to_json(told, inf_nan_mode="null")
 
 
-def _plain(column: np.ndarray) -> list[Any]:
-    if np.issubdtype(column.dtype, np.floating):
-        return [float(one) if np.isfinite(one) else None for one in column]
-    return column.tolist()
-
-
-_BODY = {
-    "required": True,
-    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Measurement"}}},
-}
-_ANSWERS = {
-    "2XX": {"description": "what the summary says; a job as the schema Job"},
-    "default": {
-        "description": "refused: {'error': why}; of an unusable field, with the path, value and remedy"
-    },
-}
-
-
-def openapi(routes: Iterable[BaseRoute], models: Collection[str]) -> dict[str, Any]:
-    """Returns the description, of OpenAPI 3.1. models: the names of the served models."""
-    paths: dict[str, Any] = {}
-    named = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
-    for route in routes:
-        if not isinstance(route, Route) or not route.path.startswith("/v1/"):
-            continue
-        methods = paths.setdefault(route.path, {"parameters": [named]} if "{id}" in route.path else {})
-        for method in (route.methods or set()) - {"HEAD"}:
-            body = {"requestBody": _BODY} if method == "POST" else {}
-            methods[method.lower()] = {"summary": getdoc(route.endpoint), "responses": _ANSWERS, **body}
-    return {
-        "openapi": "3.1.0",
-        "info": {"title": "jaxsens", "version": version("jaxsens")},
-        "paths": paths,
-        "components": {
-            "schemas": {
-                "Measurement": _measurement(models),
-                "Job": pydantic.TypeAdapter(StoredJob).json_schema(),
-            },
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
-        "security": [{"token": []}],
-    }
-
-
-@cache
-def kinds(base: Any) -> dict[str, dict[str, Any]]:
-    """Returns the schema of each kind of answer to a question that JSON can give, by its name."""
-    found = {}
-    for name, kind in base.kinds.items():
-        if not getattr(kind, "portable", True):
-            continue
-        schema = pydantic.TypeAdapter(kind).json_schema()
-        schema["properties"] = {"kind": {"const": name}, **schema["properties"]}
-        schema["required"] = ["kind", *schema.get("required", ())]
-        found[name] = schema
-    return found
-
-
-def _measurement(models: Collection[str]) -> dict[str, Any]:
-    ids = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
-    text = {"type": "string", "minLength": 1}
-    inputs = [text, ids, {"type": "array", "items": ids, "description": "inputs of one length"}]
-    objects = {
-        base.argument: {"anyOf": [{"enum": [*kinds(base)]}, *kinds(base).values()]}
-        for base in (Flips, Measure, AskedEngine)
-    }
-    return {
-        "type": "object",
-        "required": ["model", "tokens"],
-        "additionalProperties": False,
-        "properties": {
-            "model": {"enum": sorted(models)},
-            "tokens": {"anyOf": inputs},
-            **objects,
-            "placement": pydantic.TypeAdapter(PlacementTable).json_schema(),
-            "readout": {
-                "anyOf": [{"enum": ["auto", "last", "mean", None]}, {"type": "integer", "minimum": 0}]
-            },
-            "output": {"enum": [*OUTPUTS, None]},
-        },
-    }
-
-
-_PAGE = Path(__file__).parent / "page"
-_LISTED, _LONGEST_WAIT = 100, 60.0
 _FORMS = {
     "result.json": (as_json, "application/json"),
     "picture.svg": (as_svg, "image/svg+xml"),
     "page": (as_page, "text/html"),
-    "fragment": (as_fragment, "text/html"),
 }
 
 
@@ -172,14 +74,11 @@ class Routes:
 
     def __init__(self, jobs: Jobs, models: Mapping[str, str]) -> None:
         self._jobs, self._models = jobs, models
-        template = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-        self._page = template.from_string((_PAGE / "index.html").read_text("utf-8"))
 
     def app(self) -> Starlette:
         """Returns the application."""
         one = "/v1/measurements/{id}"
         routes = [
-            Route("/", self.page),
             Route("/v1/measurements", self.measure, methods=["POST"]),
             Route("/v1/measurements", self.measurements),
             Route(one, self.job),
@@ -192,7 +91,7 @@ class Routes:
             Route("/metrics", self.metrics),
             Route("/healthz", self.healthy),
             Route("/readyz", self.ready),
-            Mount("/page", StaticFiles(directory=_PAGE)),
+            Mount("/", StaticFiles(directory=Path(__file__).parent / "page", html=True)),
         ]
         handlers: Any = {
             InputError: lambda request, error: JSONResponse({"error": str(error), **error.json()}, 400),
@@ -205,13 +104,12 @@ class Routes:
 
     async def measure(self, request: Request) -> Response:
         """Queues a measurement; answers 200 if it has ended already. With ?explain=1 it says only what it costs."""
-        body = read_json(await request.body(), "flip_sensitivity")
-        question = read_question(body, self._models).table()
+        question = read_question(read_json(await request.body()), self._models).table()
         if request.query_params.get("explain"):
             return JSONResponse((await self._jobs.look_at(question))["about"])
         job = await self._jobs.accept(question)
         status = 200 if job.state in ENDED else 202
-        return JSONResponse(vars(job), status_code=status, headers={"Location": f"/v1/measurements/{job.id}"})
+        return JSONResponse(vars(job), status, {"Location": f"/v1/measurements/{job.id}"})
 
     async def measurements(self, request: Request) -> Response:
         """Lists measurements."""
@@ -223,9 +121,8 @@ class Routes:
         try:
             seconds = min(float(wait), _LONGEST_WAIT)
         except ValueError:
-            raise InputError.of(
-                "wait", wait, f"seconds, from 0 to {_LONGEST_WAIT:.0f}", subject="flip_sensitivity"
-            ) from None
+            remedy = f"seconds, from 0 to {_LONGEST_WAIT:.0f}"
+            raise InputError.of("wait", wait, remedy, subject="flip_sensitivity") from None
         if seconds > 0:
             job = await self._jobs.ended(job.id, seconds) or job
         return JSONResponse(vars(job))
@@ -234,7 +131,7 @@ class Routes:
         """Cancels a job, or forgets one that has ended."""
         job = self._asked(request)
         self._jobs.cancel(job)
-        return JSONResponse(vars(self._jobs.store.get(job.id) or job))
+        return JSONResponse(vars(self._jobs.store.jobs.get(job.id) or job))
 
     async def events(self, request: Request) -> Response:
         """Tells of a job whenever it has changed."""
@@ -268,31 +165,24 @@ class Routes:
         job = self._asked(request)
         result = await self._jobs.result(job) if job.state == "finished" else None
         if result is None:
-            job = self._jobs.store.get(job.id) or job
+            job = self._jobs.store.jobs.get(job.id) or job
             raise HTTPException(404, f"{job.id}: no result; it is {job.state} {job.message}".rstrip())
         return result
 
     def _asked(self, request: Request) -> StoredJob:
         """Returns the job that a path names."""
         name = request.path_params["id"]
-        job = self._jobs.store.get(name)
+        job = self._jobs.store.jobs.get(name)
         if job is None:
             raise HTTPException(404, f"id = {name!r}: no such measurement")
         return job
 
     # The service itself
 
-    async def page(self, request: Request) -> Response:
-        """The page for people."""
-        questions = {base.argument: kinds(base) for base in (Flips, Measure, AskedEngine)}
-        told = {"models": [*self._models], "questions": questions, "version": version("jaxsens")}
-        return Response(self._page.render(told), media_type="text/html")
-
     async def models(self, request: Request) -> Response:
         """What is served."""
-        workers = [worker for worker in self._jobs.workers if worker.ready]
-        names = [{"name": name, "loaded": False} for name in self._models]
-        return JSONResponse(workers[0].models if workers else names)
+        ready = [worker.models for worker in self._jobs.workers if worker.ready]
+        return JSONResponse(ready[0] if ready else [{"name": one, "loaded": False} for one in self._models])
 
     async def description(self, request: Request) -> Response:
         """The routes, as OpenAPI."""
@@ -300,7 +190,8 @@ class Routes:
 
     async def metrics(self, request: Request) -> Response:
         """Counts, for Prometheus."""
-        return Response(self._jobs.metrics.text(), media_type="text/plain; version=0.0.4")
+        counts = generate_latest(self._jobs.counts)
+        return Response(counts, media_type="text/plain; version=0.0.4")
 
     async def healthy(self, request: Request) -> Response:
         """Whether the server answers."""
@@ -308,4 +199,70 @@ class Routes:
 
     async def ready(self, request: Request) -> Response:
         """Whether a worker has its models loaded."""
-        return JSONResponse({"ready": self._jobs.ready}, status_code=200 if self._jobs.ready else 503)
+        return JSONResponse({"ready": self._jobs.ready}, 200 if self._jobs.ready else 503)
+
+
+# The description
+
+
+@cache
+def questions() -> dict[str, dict[str, dict[str, Any]]]:
+    """Returns the schema of each kind of flips, measure and engine that JSON can give. Its description is what the
+    kind's docstring says first."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for base in (Flips, Measure, AskedEngine):
+        kinds = {name: kind for name, kind in base.kinds.items() if getattr(kind, "portable", True)}
+        for name, kind in kinds.items():
+            schema = pydantic.TypeAdapter(kind).json_schema()
+            schema["description"] = " ".join((getdoc(kind) or "").partition("\n\n")[0].split())
+            schema["properties"] = {"kind": {"const": name}, **schema["properties"]}
+            schema["required"] = ["kind", *schema.get("required", ())]
+            found.setdefault(base.argument, {})[name] = schema
+    return found
+
+
+def openapi(routes: Iterable[BaseRoute], models: Collection[str]) -> dict[str, Any]:
+    """Returns the description, of OpenAPI 3.1. models: the names of the served models."""
+    question = {"$ref": "#/components/schemas/Measurement"}
+    refused = "{'error': why}; of an unusable field, with the path, value and remedy"
+    answers = {
+        "2XX": {"description": "what the summary says; a job as the schema Job"},
+        "default": {"description": f"refused: {refused}"},
+    }
+    body = {"required": True, "content": {"application/json": {"schema": question}}}
+    named = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
+    paths: dict[str, Any] = {}
+    for route in routes:
+        if isinstance(route, Route) and route.path.startswith("/v1/"):
+            methods = paths.setdefault(route.path, {"parameters": [named]} if "{id}" in route.path else {})
+            for method in (route.methods or set()) - {"HEAD"}:
+                told = {"summary": getdoc(route.endpoint), "responses": answers}
+                methods[method.lower()] = {**told, "requestBody": body} if method == "POST" else told
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "jaxsens", "version": version("jaxsens")},
+        "paths": paths,
+        "components": {
+            "schemas": {
+                "Measurement": _measurement(models),
+                "Job": pydantic.TypeAdapter(StoredJob).json_schema(),
+            },
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{"token": []}],
+    }
+
+
+def _measurement(models: Collection[str]) -> dict[str, Any]:
+    """Returns the schema of a question."""
+    hints = get_type_hints(Question, include_extras=True)
+    properties = {name: pydantic.TypeAdapter(hint).json_schema() for name, hint in hints.items()}
+    properties["model"] = {"enum": sorted(models)}
+    for argument, kinds in questions().items():
+        properties[argument] = {"anyOf": [{"enum": [*kinds]}, *kinds.values()]}
+    return {
+        "type": "object",
+        "required": ["model", "tokens"],
+        "additionalProperties": False,
+        "properties": properties,
+    }

@@ -8,6 +8,7 @@ import os
 import socket
 import sys
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,17 +16,15 @@ import uvicorn
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError
-from jaxsens.service.guard import Connection, Guard, most_connections
-from jaxsens.service.jobs import Jobs, Metrics
+from jaxsens.service.guard import LOCAL, Connection, Guard, most_connections
+from jaxsens.service.jobs import Jobs
 from jaxsens.service.pool import WorkerProcess, device_environments
 from jaxsens.service.routes import Routes
 from jaxsens.service.store import Store
 
-_LOCAL = ("127.0.0.1", "localhost", "::1")
 
-
-def serve(
-    store: Path,
+async def serve(
+    folder: Path,
     host: str,
     port: int,
     names: Collection[str],
@@ -36,65 +35,47 @@ def serve(
     """Serves until a signal asks for an end: then it accepts nothing more, and ends its workers.
 
     Args:
-        store: the folder of what was asked and measured.
+        folder: of what was asked and measured.
         host, port: where it listens.
         names: further names under which it is called, such as that of a proxy.
         token: that clients need.
         limits: what `Jobs` accepts: `queued`, `seconds`, `memory`.
-        settings: of workers: `models`, each a folder or "package.module:make" by its name, `dtype`,
-            `most_tokens`, `cache`.
+        settings: of `Worker`.
 
     Raises:
         InputError: for a store that cannot be used, a model that cannot be loaded, or a port that is taken.
     """
     os.umask(0o077)  # what people ask is theirs: workers inherit it
-    jobs = Store(store)
-    try:
-        with _listening(host, port) as listener:
-            asyncio.run(_served(jobs, listener, (*_LOCAL, host, *names), token, limits, settings))
-    finally:
-        jobs.close()
-
-
-async def _served(
-    store: Store,
-    listener: socket.socket,
-    names: Collection[str],
-    token: str,
-    limits: Mapping[str, Any],
-    settings: Mapping[str, Any],
-) -> None:
-    workers = [WorkerProcess(settings, environment) for environment in device_environments()]
-    metrics = Metrics()
-    jobs = Jobs(store, workers, metrics, **limits)
-    metrics.follow("waiting", "Jobs that wait or run", lambda: store.waiting()[0])
-    metrics.follow("ready", "Workers that are ready", lambda: sum(one.ready for one in jobs.workers))
-    Connection.most = most_connections()
-    config = uvicorn.Config(
-        Guard(Routes(jobs, settings["models"]).app(), token, names, listener.getsockname()[1]),
-        log_config=None,  # its own closes every handler of this process, and absl's closes standard error with it
-        log_level="error",  # a warning for every malformed head would let strangers fill the disk
-        access_log=False,
-        http=Connection,
-        ws="none",
-        backlog=128,  # so many are accepted in one step
-        lifespan="off",
-        timeout_graceful_shutdown=2,
-        server_header=False,
-    )
-    server = _Server(config)
-    serving = asyncio.ensure_future(server.serve(sockets=[listener]))
-    acts = [act(worker) for worker in workers for act in (jobs.run, jobs.hand_out)]
-    tasks = [asyncio.ensure_future(one) for one in (*acts, _until_stopped(jobs))]
-    done, _ = await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
-    server.should_exit = True
-    await jobs.close()
-    await serving
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    for task in done:
-        task.result()  # raises what ended the service, unless that was a signal
+    with closing(Store(folder)) as store, _listening(host, port) as listener:
+        workers = [WorkerProcess(settings, environment) for environment in device_environments()]
+        jobs = Jobs(store, workers, **limits)
+        app = Guard(Routes(jobs, settings["models"]).app(), token, (*LOCAL, host, *names), port)
+        Connection.most = most_connections()
+        config = uvicorn.Config(
+            app,
+            log_config=None,  # its own closes every handler of this process, and absl's closes standard error with it
+            log_level="error",  # a warning for every malformed head would let strangers fill the disk
+            access_log=False,
+            http=Connection,
+            ws="none",
+            backlog=128,  # so many are accepted in one step
+            lifespan="off",
+            timeout_graceful_shutdown=2,
+            server_header=False,
+        )
+        server = _Server(config)
+        serving = asyncio.ensure_future(server.serve(sockets=[listener]))
+        acts = [act(worker) for worker in workers for act in (jobs.run, jobs.hand_out)]
+        tasks = [asyncio.ensure_future(one) for one in (*acts, _until_stopped(jobs))]
+        done, _ = await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        server.should_exit = True
+        await jobs.close()
+        await serving
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for task in done:
+            task.result()  # raises what ended the service, unless that was a signal
 
 
 async def _until_stopped(jobs: Jobs) -> None:
@@ -108,26 +89,20 @@ async def _until_stopped(jobs: Jobs) -> None:
 
 
 class _Server(uvicorn.Server):
-    """A server whose process handles signals as every command of jaxsens does."""
-
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leaves signals alone."""
+        """Leaves signals alone: the process handles them as every command of jaxsens does."""
         yield
 
 
-@contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
+def _listening(host: str, port: int) -> socket.socket:
+    several = ":" in host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as listener:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Connections inherit it. Without it each answer on a kept connection waits 40 ms for an acknowledgement.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        try:
-            listener.bind((host, port))
-            listener.listen(128)
-        except OSError as error:
-            raise InputError(
-                f"serve: --host {host} --port {port}: {error.strerror}; give another --port"
-            ) from error
-        yield listener
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=128, dualstack_ipv6=several)
+    except OSError as error:
+        where = f"--host {host} --port {port}"
+        raise InputError(f"serve: {where}: {error.strerror}; give another --port") from error
+    # Connections inherit it. Without it each answer on a kept connection waits 40 ms for an acknowledgement.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener

@@ -33,13 +33,8 @@ WAITING, ENDED = ("queued", "running"), ("finished", "failed", "cancelled")
 MOST_CRASHES = 2
 """The worker processes that may end during a job before it has failed."""
 
-_KIND = "job"
 _FOLDERS = ("jobs", "results", "damaged")
 _OWN = re.compile(r"[\w-]+\.json")
-
-
-class StoreFull(OSError):
-    """Raised where the store takes no more."""
 
 
 @dataclass(frozen=True)
@@ -91,6 +86,9 @@ class Store:
 
     No link in the folder is followed. A damaged job is set aside, and measured when it is asked for again.
 
+    Attributes:
+        jobs: by name.
+
     Raises:
         InputError: if another service has the folder, or if a link lies in it: nothing is then changed.
         OSError: if it cannot be written.
@@ -111,21 +109,21 @@ class Store:
             raise InputError.of("--store", str(folder), remedy, subject="serve") from error
         for name in _FOLDERS:
             (folder / name).mkdir(mode=0o700, exist_ok=True)
-        self._jobs: dict[str, StoredJob] = {}
+        self.jobs = dict[str, StoredJob]()
         for path in (folder / "jobs").iterdir():
             if _OWN.fullmatch(path.name):  # nothing else is the service's
                 self._read(path)
 
     def _read(self, path: Path) -> None:
         try:
-            job = _JOB.validate_python(read_sealed(path, _KIND))
+            job = _JOB.validate_python(read_sealed(path, "job"))
             if job.id != path.stem or job.state not in ("queued", *ENDED):
                 raise DamagedFile(path, "it holds another job")
         except (DamagedFile, pydantic.ValidationError) as error:
             self._set_aside(path, str(error))
             return
         # Crashes count since the start: many a server is killed.
-        self._jobs[job.id] = dataclasses.replace(job, crashes=0) if job.state == "queued" else job
+        self.jobs[job.id] = dataclasses.replace(job, crashes=0) if job.state == "queued" else job
 
     def _set_aside(self, path: Path, why: str) -> None:
         aside = self.folder / "damaged" / f"{path.name}.{secrets.token_hex(4)}"
@@ -147,45 +145,41 @@ class Store:
             self._set_aside(place, why)
         self.change(job, state="failed", message="its result was lost or damaged; ask again")
 
-    def get(self, job: str) -> StoredJob | None:
-        """Returns a job, or None."""
-        return self._jobs.get(job)
-
     def listed(self, count: int) -> list[StoredJob]:
         """Returns the jobs that were asked for last, the last first."""
-        return sorted(self._jobs.values(), key=lambda job: -job.number)[:count]
+        return sorted(self.jobs.values(), key=lambda job: -job.number)[:count]
 
     def add(self, job: str, question: Any, about: dict[str, Any]) -> StoredJob:
         """Queues a job that is new, or is to be measured `again`. One that waits or runs stays as it is; of any other
         it is noted that it was asked for."""
-        before, number = self.get(job), 1 + max((one.number for one in self._jobs.values()), default=0)
+        before, number = self.jobs.get(job), 1 + max((one.number for one in self.jobs.values()), default=0)
         if before is None or before.again:
             crashes = 0 if before is None else before.crashes
             self._write(StoredJob(job, question, about, number, crashes=crashes))
         elif before.state in ENDED:
             self.change(job, number=number, asked=time.time())
-        return self._jobs[job]
+        return self.jobs[job]
 
     def change(self, job: str, **values: Any) -> None:
         """Changes fields of a job."""
-        self._write(dataclasses.replace(self._jobs[job], **values))
+        self._write(dataclasses.replace(self.jobs[job], **values))
 
     def _write(self, job: StoredJob) -> None:
-        before = self.get(job.id)
+        before = self.jobs.get(job.id)
         if before is None or before.record() != job.record():
             try:
                 with only_inside(self.folder):
-                    write_sealed(self.folder / "jobs" / f"{job.id}.json", _KIND, job.record(), indent=None)
+                    write_sealed(self.folder / "jobs" / f"{job.id}.json", "job", job.record(), indent=None)
             except (OSError, InputError) as error:
                 why = (error.strerror if isinstance(error, OSError) else None) or "a link lies in it"
-                raise StoreFull(f"the store takes no more ({why}); what was measured is kept") from error
-        self._jobs[job.id] = job
+                raise OSError(f"the store takes no more ({why}); what was measured is kept") from error
+        self.jobs[job.id] = job
 
     def forget(self, job: str) -> None:
         """Removes a job and its result."""
         self.discard(job)
         (self.folder / "jobs" / f"{job}.json").unlink(missing_ok=True)
-        self._jobs.pop(job, None)
+        self.jobs.pop(job, None)
 
     def discard(self, job: str) -> None:
         """Removes the result of a job."""
@@ -193,12 +187,12 @@ class Store:
 
     def waiting(self) -> tuple[int, float]:
         """Returns how many jobs wait or run, and the seconds they were estimated to take."""
-        seconds = [job.about["seconds"] for job in self._jobs.values() if job.state in WAITING]
+        seconds = [job.about["seconds"] for job in self.jobs.values() if job.state in WAITING]
         return len(seconds), sum(seconds)
 
     def next(self, taken: Collection[str]) -> StoredJob | None:
         """Returns the queued job that was asked for first, but for those that a worker still has."""
-        queued = (job for job in self._jobs.values() if job.state == "queued" and job.id not in taken)
+        queued = (job for job in self.jobs.values() if job.state == "queued" and job.id not in taken)
         return min(queued, key=lambda job: job.number, default=None)
 
 

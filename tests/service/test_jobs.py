@@ -14,10 +14,10 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from jaxsens.service import pool
-from jaxsens.service.jobs import Jobs, Metrics
+from jaxsens.service.jobs import Jobs
 from jaxsens.service.pool import WorkerGone
 from jaxsens.service.routes import Routes
-from jaxsens.service.store import Store, StoreFull
+from jaxsens.service.store import Store
 
 FOUND = {"flips": 1, "mean": 1.0}
 
@@ -65,7 +65,7 @@ def played(tmp_path: Any, play: Callable[..., Any], workers: int = 1) -> None:
     async def main() -> None:
         store = Store(tmp_path)
         those = [PlayedWorker() for _ in range(workers)]
-        jobs = Jobs(store, those, Metrics(), memory=2**30)  # pyright: ignore[reportArgumentType] - as a worker
+        jobs = Jobs(store, those, memory=2**30)  # pyright: ignore[reportArgumentType] - as a worker
         acts = [act(one) for one in those for act in (jobs.run, jobs.hand_out)]  # pyright: ignore[reportArgumentType]
         tasks = [asyncio.ensure_future(one) for one in acts]
         try:
@@ -81,7 +81,7 @@ def played(tmp_path: Any, play: Callable[..., Any], workers: int = 1) -> None:
 
 
 def state(jobs: Jobs, name: str) -> tuple[str, float]:
-    job = jobs.store.get(name)
+    job = jobs.store.jobs.get(name)
     assert job is not None
     return job.state, job.crashes
 
@@ -98,7 +98,7 @@ def test_a_store_that_was_full_for_a_while_does_not_stop_the_queue(tmp_path, mon
 
         def changed(*args: Any, **values: Any) -> None:
             if full:
-                raise StoreFull("full")
+                raise OSError("full")
             change(*args, **values)
 
         monkeypatch.setattr(jobs.store, "change", changed)
@@ -141,7 +141,7 @@ def test_what_would_take_too_much_time_or_memory_is_refused_with_the_estimate(tm
         with pytest.raises(HTTPException, match=said[question]) as refused:
             await jobs.accept(question)
         assert refused.value.status_code == 413
-        assert jobs.store.get(question) is None
+        assert jobs.store.jobs.get(question) is None
 
     played(tmp_path, act)
 
@@ -215,13 +215,13 @@ def test_a_job_that_is_forgotten_while_it_runs_leaves_no_file(tmp_path):
         job = await jobs.accept("a")
         await until(lambda: worker.given)
         jobs.cancel(job)
-        cancelled = jobs.store.get("a")
+        cancelled = jobs.store.jobs.get("a")
         assert cancelled is not None
         jobs.cancel(cancelled)
         jobs.store.result("a").write_text("the text")
         worker.answer.set_result({"found": FOUND})
         await until(lambda: worker.job is None)
-        assert jobs.store.get("a") is None
+        assert jobs.store.jobs.get("a") is None
         assert not jobs.store.result("a").exists()
 
     played(tmp_path, act)

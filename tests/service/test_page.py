@@ -86,6 +86,7 @@ def shown(page):
 
 def test_a_sentence_gets_its_colours_and_the_token_leaves_the_address(page):
     assert "token" not in page.url
+    page.locator("#model option").nth(2).wait_for(state="attached")
     assert page.locator("#model option").all_inner_texts() == ["cats", "moods", "slow"]
     measure(page)
     assert [one for one in shown(page) if one in TEXT.split()] == TEXT.split()
@@ -117,11 +118,11 @@ def test_a_result_can_be_taken_home_under_the_name_of_its_question(page, form):
 def test_the_labels_of_a_classifier_are_offered_and_measured(page):
     page.locator("#model").select_option("moods")
     page.locator("#measure").select_option("log-probability")
-    page.get_by_label("Label or token").select_option(label=NAMES["1"])
-    page.get_by_label("Less that of").select_option(label=NAMES["2"])
+    page.get_by_label("Token", exact=True).select_option(label=NAMES["1"])
+    page.get_by_label("Against", exact=True).select_option(label=NAMES["2"])
     measure(page)
     assert NAMES["1"] in page.locator("#history li").first.inner_text()
-    assert f"Less that of {json.dumps(NAMES['2'])}" in page.locator("#history li").first.inner_text()
+    assert f"against {json.dumps(NAMES['2'])}" in page.locator("#history li").first.inner_text()
 
 
 def test_it_works_by_keyboard_alone(page):
@@ -224,7 +225,7 @@ def test_history_says_the_options_and_fills_the_form(page):
     page.locator("#flips").select_option("neighbours")
     page.locator("#flips-k").fill("3")
     measure(page)
-    row = page.locator("#history li", has_text="How many 3").first
+    row = page.locator("#history li", has_text="k 3").first
     row.wait_for()
     page.reload()
     page.locator("#text").fill("")

@@ -11,15 +11,14 @@ import jaxsens
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
-from jaxsens.service.routes import kinds, openapi
-from jaxsens.service.worker.process import Desk, ServedModels
-from jaxsens.service.worker.question import read_json, read_question
+from jaxsens.service.question import read_json, read_question
+from jaxsens.service.routes import openapi, questions
 from tests.refusals import refused
 from tests.service.malformed import SOUND, malformed
 
 
 def asked(raw: bytes):
-    return read_question(read_json(raw, "flip_sensitivity"), ["tiny"])
+    return read_question(read_json(raw), ["tiny"])
 
 
 def test_a_question_is_written_as_it_is_read():
@@ -69,23 +68,10 @@ def test_the_description_has_every_kind_that_json_can_ask_for_and_their_fields()
     schemas = openapi([], ["tiny"])["components"]["schemas"]["Measurement"]["properties"]
     for base in (Flips, Measure, AskedEngine):
         listed = {one["properties"]["kind"]["const"]: one for one in schemas[base.argument]["anyOf"][1:]}
-        assert {*listed} == {*base.kinds} - {"function", "comparison"} == {*kinds(base)}
+        assert {*listed} == {*base.kinds} - {"function", "comparison"} == {*questions()[base.argument]}
         for name, schema in listed.items():
             if not {*schema["required"]} - {"kind"} and name != "pairs":  # nothing but its kind is sound
                 read_question({**SOUND, base.argument: {"kind": name}}, ["tiny"])
             wrong = {"kind": name, "nothing": 3}
             with pytest.raises(jaxsens.InputError, match=r"nothing: unknown key"):
                 read_question({**SOUND, base.argument: wrong}, ["tiny"])
-
-
-def desk(function: str) -> Desk:
-    return Desk(ServedModels({"tiny": f"tests.service.served:{function}"}, "float32"), 10)
-
-
-def test_a_job_is_not_measured_with_other_weights_than_it_was_asked_for(tmp_path):
-    asked = read_question({"model": "tiny", "tokens": [0, 1, 2]}, ["tiny"])
-    first, second, place = desk("tiny"), desk("another_tiny"), tmp_path / "result.parquet"
-    job = first.admit(asked)["id"]
-    assert "its weights" in refused("model", second.measure, asked, job, place, lambda done, total: None)
-    assert not place.exists()
-    assert first.measure(asked, job, place, lambda done, total: None)["flips"] == 4

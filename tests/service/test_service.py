@@ -167,7 +167,6 @@ def test_every_form_of_a_result_is_there(service):
     assert max(table["flips"]["norm"]) == pytest.approx(job["found"]["max"])
     assert service.http.get(f"{base}/picture.svg").text.startswith("<?xml")
     assert "Model: tiny." in service.http.get(f"{base}/page").text  # the name that it is served under
-    assert "jaxsens-picture" in service.http.get(f"{base}/fragment").text
 
 
 def test_the_description_has_every_route_of_measurements(service):

@@ -12,37 +12,8 @@ const number = (value) => value === null || value === undefined ? 'not finite' :
 const ended = ['finished', 'failed', 'cancelled']
 const ESTIMATE_FROM = 4 // seconds that exact values take, from which on an estimate is shown before
 
-// Kinds of answers in plain words; which there are, and with which fields, the service says.
-const questions = JSON.parse(document.body.dataset.questions)
-const words = {
-  flips: ['Flip each token to', {
-    '': ['what suits the model', 'Similar tokens of a text, otherwise every other symbol.'],
-    neighbours: ['similar tokens', 'The nearest by the angle of their embeddings.'],
-    substitute: ['any other symbol', 'Every other symbol, or those that you list.'],
-    mask: ['the mask token', 'The model’s own, or the symbol that you give.'],
-    delete: ['nothing', 'The token is left out.'],
-    insert: ['itself, with one before it', 'Every symbol that you list is inserted.'],
-    repeat: ['itself, repeated', 'The token is written several times more.'],
-    pairs: ['given symbols at given places', 'A list such as [[0, 7], [2, 9]].'],
-  }],
-  measure: ['Measure the change as', {
-    l2: ['distance', 'Euclidean, between the two outputs.'], l1: ['sum of changes', 'Of all entries of the output.'],
-    linf: ['largest change', 'Of any entry of the output.'], cosine: ['angle', 'One minus the cosine of the outputs.'],
-    kl: ['divergence', 'Between the two distributions, in nats.'],
-    decision: ['change of decision', '1 where another output is the largest, or one crosses the threshold.'],
-    'log-probability': ['log-probability', 'Of one label or token, or that less another’s, with its sign.'],
-  }],
-  engine: ['Method', {
-    auto: ['automatic', 'The fastest exact way; an estimate comes first where it takes long.'],
-    vmap: ['a pass for each flip', 'Exact, for every model.'], incremental: ['what a flip changes', 'Exact.'],
-    difference: ['the change itself', 'Exact, and keeps the digits of small changes.'],
-    'first-order': ['estimate', 'From gradients; some flips are measured, too.'],
-  }],
-}
-const titles = { k: 'How many', times: 'Copies', symbol: 'Symbol', symbols: 'Symbols', flips: 'Pairs', token: 'Label or token', against: 'Less that of',
-  threshold: 'Threshold', outputs: 'Outputs', verify: 'Measured', sketch: 'Combinations', groups: 'Groups' }
 const elsewhere = ['kind', 'positions', 'sample', 'seed', 'name', 'against_name', 'outputs', 'groups']
-let served = [], running = [], asked = 0, shown = []
+let served = [], questions = {}, running = [], asked = 0, shown = []
 
 async function call(path, options = {}) {
   const answer = await fetch(path, options)
@@ -58,22 +29,24 @@ const post = (path, body) => json(path, { method: 'POST', headers: { 'Content-Ty
 const modelOf = (second) => (second && find('#model2').value) || find('#model').value
 const labels = () => served.find((one) => one.name === modelOf())?.labels ?? []
 
+// Which kinds of flips, measures and engines there are, with which fields, and what they do, the service says.
+const defaults = { flips: '', measure: 'l2', engine: 'auto' }
+const help = (name, kind) => kind ? (questions[name][kind]?.description ?? '').replaceAll('`', '') : 'Neighbours of the tokens of a text, otherwise every other symbol.'
 function drawQuestion(name, chosen, given = {}) {
-  const [title, kinds] = words[name]
   const place = find(`.field[data-path="${name}"]`)
-  const select = make('select', { id: name }, ...['', ...Object.keys(questions[name])].filter((kind) => kind || '' in kinds)
-    .map((kind) => make('option', { value: kind, textContent: kinds[kind]?.[0] ?? kind })))
+  const select = make('select', { id: name }, ...[...defaults[name] ? [] : [''], ...Object.keys(questions[name])]
+    .map((kind) => make('option', { value: kind, textContent: kind || 'what suits the model' })))
   select.value = chosen
   select.addEventListener('change', () => { drawQuestion(name, select.value); find(`#${name}`).focus(); price() })
   const fields = Object.entries(questions[name][chosen]?.properties ?? {}).filter(([key]) => !elsewhere.includes(key))
-  place.replaceChildren(make('div', { className: 'kinds' }, make('div', {}, make('label', { htmlFor: name, textContent: title }), select),
+  place.replaceChildren(make('div', { className: 'kinds' }, make('div', {}, make('label', { htmlFor: name, textContent: name[0].toUpperCase() + name.slice(1) }), select),
     ...fields.map(([key, schema]) => control(name, key, schema, given[key]))),
-  make('p', { className: 'help' }, `${kinds[chosen]?.[1] ?? ''} `, make('code', { textContent: chosen })))
+  make('p', { className: 'help', textContent: help(name, chosen) }))
 }
 
 function control(name, key, schema, value) {
   const id = `${name}-${key}`
-  const label = make('label', { htmlFor: id, textContent: titles[key] ?? key })
+  const label = make('label', { htmlFor: id, textContent: schema.title })
   if (['token', 'against'].includes(key) && labels().length) {
     const none = key === 'against' ? [make('option', { value: '', textContent: 'none' })] : []
     const select = make('select', { id }, ...none, ...labels().map((one) => make('option', { value: JSON.stringify(one), textContent: one })))
@@ -119,7 +92,7 @@ function fill(question, second) {
   find('#compare').checked = Boolean(second)
   if (second) { find('#text2').value = typeof second.tokens === 'string' ? second.tokens : second.tokens.join(' '); find('#model2').value = second.model === question.model ? '' : second.model }
   compare()
-  for (const [name, usual] of [['flips', ''], ['measure', 'l2'], ['engine', 'auto']]) {
+  for (const [name, usual] of Object.entries(defaults)) {
     const answer = question[name] ?? {}
     drawQuestion(name, (typeof answer === 'string' ? answer : answer.kind) ?? usual, typeof answer === 'string' ? {} : answer)
   }
@@ -172,6 +145,7 @@ let pricing = 0
 function price() {
   clearTimeout(pricing)
   pricing = setTimeout(async () => {
+    await ready
     const text = find('#text').value.trim(), turn = asked
     if (!text || running.length) { if (!text) find('#cost').textContent = ''; return }
     const about = await post('/v1/measurements?explain=1', questionOf()).catch(() => null)
@@ -205,14 +179,13 @@ function state(text, bad = false) {
 }
 const first = (question, most = 90) => (typeof question.tokens === 'string' ? question.tokens : JSON.stringify(question.tokens)).slice(0, most)
 const kindOf = (question, name, usual) => (typeof question[name] === 'string' ? question[name] : question[name]?.kind) ?? usual
-const plain = (name, kind) => words[name][1][kind]?.[0] ?? kind
 const isEstimate = (question) => kindOf(question, 'engine', 'auto') === 'first-order'
 
 function begin(jobsOf) {
   shown = []
   find('#title').textContent = `How much each token moves ${[...new Set(jobsOf.map((one) => one.model))].join(' and ')}`
   const flips = kindOf(jobsOf[0], 'flips', typeof jobsOf[0].tokens === 'string' ? 'neighbours' : 'substitute')
-  find('#about').textContent = `Each token is changed to ${plain('flips', flips)}. Colour and bar: ${plain('measure', kindOf(jobsOf[0], 'measure', 'l2'))}, the largest over its flips.`
+  find('#about').textContent = `${help('flips', flips)} Colour and bar: ${kindOf(jobsOf[0], 'measure', 'l2')}, the largest of the flips of a token.`
   find('#figure').hidden = find('#values').hidden = find('#downloads').hidden = true
   find('#stats').replaceChildren()
   hideTip()
@@ -416,6 +389,7 @@ async function measure(asks, at, turn) {
 }
 
 async function ask() {
+  await ready
   clearErrors()
   const turn = ++asked, two = find('#compare').checked
   running = []
@@ -466,7 +440,7 @@ async function remember() {
       const answer = question[one]
       if (!answer || (one === 'engine' && kindOf(question, one) === 'auto')) return []
       const { kind, ...rest } = typeof answer === 'string' ? { kind: answer } : answer
-      return [[plain(one, kind), ...Object.entries(rest).map(([key, value]) => `${titles[key] ?? key} ${JSON.stringify(value)}`)].join(', ')]
+      return [[kind, ...Object.entries(rest).map(([key, value]) => `${key} ${JSON.stringify(value)}`)].join(', ')]
     })
     const chips = [question.model, ...fields, ...(question.readout ?? 'auto') !== 'auto' ? [`read at ${question.readout}`] : [], ...question.output ? [question.output] : [],
       job.state === 'finished' ? `mean ${number(job.found?.mean)}` : job.state]
@@ -504,9 +478,16 @@ addEventListener('keydown', (event) => {
   else cancel()
 })
 if (/Mac/.test(navigator.platform)) find('.main kbd').textContent = '⌘ ↵'
-for (const [name, usual] of [['flips', ''], ['measure', 'l2'], ['engine', 'auto']]) drawQuestion(name, usual)
 const fromAddress = () => recall(location.hash.slice(1).split(',').filter(Boolean))
-addEventListener('hashchange', fromAddress)
-json('/v1/models').then((models) => { served = models; drawQuestion('measure', find('#measure').value) }).catch(() => {})
-  .then(() => { if (location.hash.length > 1) fromAddress() })
+const ready = Promise.all([json('/openapi.json'), json('/v1/models')]).then(([api, models]) => {
+  served = models
+  for (const select of [find('#model'), find('#model2')]) select.append(...models.map((one) => make('option', { textContent: one.name })))
+  const asks = api.components.schemas.Measurement.properties
+  for (const name of Object.keys(defaults)) questions[name] = Object.fromEntries(asks[name].anyOf.slice(1).map((one) => [one.properties.kind.const, one]))
+  for (const [name, usual] of Object.entries(defaults)) drawQuestion(name, usual)
+  find('#version').textContent = api.info.version
+  addEventListener('hashchange', fromAddress)
+  if (location.hash.length > 1) fromAddress()
+})
+ready.catch((error) => state(error.message, true))
 remember()

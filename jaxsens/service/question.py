@@ -8,15 +8,17 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic_core import from_json
+
 from jaxsens.core.base.errors import InputError, Problems, collecting
-from jaxsens.core.base.registry import read
+from jaxsens.core.base.registry import Option, read
 from jaxsens.core.base.strict import checked_by, read_fields
-from jaxsens.core.engines.options import AskedEngine, Auto
+from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto
+from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.sweeps.placement_table import PlacementTable
-
-OUTPUTS = ("hidden", "logits", "labels")
 
 MOST_BYTES = 2**20
 """The bytes of the longest body that is read."""
@@ -24,42 +26,39 @@ MOST_BYTES = 2**20
 MOST_INPUTS = 1024
 """The inputs of one question."""
 
-
-def _tokens(name: str, tokens: Any, problems: Problems) -> Any:
-    """Returns the input; what its ids may be, the model says."""
-    wanted = "a text, ids, or a list of ids of one length; ask of other texts and lengths one by one"
-    if (isinstance(tokens, str) and tokens) or _are_ids(tokens):
-        return tokens
-    several = isinstance(tokens, list) and bool(tokens) and all(map(_are_ids, tokens))
-    if not several or len({*map(len, tokens)}) > 1:
-        problems.add("tokens", tokens, wanted)
-    elif len(tokens) > MOST_INPUTS:
-        problems.add("tokens", f"{len(tokens)} inputs", f"at most {MOST_INPUTS} in one question")
-    return tokens
+_Id = Annotated[int, Field(ge=0, lt=2**31)]
+_Ids = Annotated[list[_Id], Field(min_length=1)]
+_INPUTS = (
+    f"a text, ids, or at most {MOST_INPUTS} inputs of one length; ask of other texts and lengths one by one"
+)
 
 
-def _are_ids(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(map(_is_id, value))
+def _of_one_length(inputs: list[list[int]]) -> list[list[int]]:
+    if len({*map(len, inputs)}) > 1:
+        raise ValueError(_INPUTS)
+    return inputs
 
 
-def _is_id(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**31
+_Inputs = Annotated[list[_Ids], Field(min_length=1, max_length=MOST_INPUTS), AfterValidator(_of_one_length)]
 
 
-def _readout(name: str, value: object, problems: Problems) -> Any:
-    if value is None or value in ("auto", "last", "mean") or (_is_id(value) and int(str(value)) >= 0):
+def _typed(kind: Any, wanted: str) -> Any:
+    """Returns the check of a field by its type, with one remedy for every mistake."""
+    adapter = TypeAdapter(kind, config=ConfigDict(strict=True))
+
+    def check(name: str, value: Any, problems: Problems) -> Any:
+        try:
+            adapter.validate_python(value)
+        except ValidationError:
+            problems.add(name, value, wanted)
         return value
-    problems.add("readout", value, '"auto", "last", "mean", null, or a 0-based position')
-    return value
+
+    return dataclasses.replace(checked_by(check), json_schema_input_type=kind)
 
 
 def _object(base: Any) -> Any:
     """Returns the check of a field that holds an object of `flip_sensitivity`."""
-
-    def check(name: str, value: Any, problems: Problems) -> Any:
-        return read(base, value, problems, file=True)
-
-    return checked_by(check)
+    return checked_by(lambda name, value, problems: read(base, value, problems, file=True))
 
 
 @dataclass(frozen=True)
@@ -79,12 +78,18 @@ class Question:
     """
 
     model: Any
-    tokens: Annotated[Any, checked_by(_tokens)]
+    tokens: Annotated[Any, _typed(Annotated[str, Field(min_length=1)] | _Ids | _Inputs, _INPUTS)]
     flips: Annotated[Flips | None, _object(Flips)] = None
     measure: Annotated[Measure, _object(Measure)] = dataclasses.field(default_factory=L2)
     engine: Annotated[AskedEngine, _object(AskedEngine)] = dataclasses.field(default_factory=Auto)
     placement: PlacementTable = dataclasses.field(default_factory=PlacementTable)
-    readout: Annotated[int | str | None, checked_by(_readout)] = "auto"
+    readout: Annotated[
+        int | str | None,
+        _typed(
+            Literal["auto", "last", "mean"] | _Id | None,
+            '"auto", "last", "mean", null, or a 0-based position',
+        ),
+    ] = "auto"
     output: Literal["hidden", "logits", "labels"] | None = None
 
     @property
@@ -92,23 +97,21 @@ class Question:
         """The output that is read of a published model."""
         return self.output or self.measure.published_output
 
+    @property
+    def request(self) -> Request:
+        """The arguments of `flip_sensitivity`: one of many calls that share their programs."""
+        return Request(self.flips, self.measure, self.engine.shared_by(MANY_CALLS), self.readout)
+
     def table(self) -> dict[str, Any]:
         """Returns the question as JSON values, without what is left at its default."""
-        objects = {"flips": self.flips, "measure": self.measure, "engine": self.engine}
-        rest = {"readout": self.readout, "output": self.output}
-        defaults = {"readout": "auto", "output": None}
-        return {
-            "model": self.model,
-            "tokens": self.tokens,
-            **{name: one.table() for name, one in objects.items() if one is not None},
-            **({"placement": place} if (place := self.placement.given()) else {}),
-            **{name: value for name, value in rest.items() if value != defaults[name]},
-        }
+        table = {name: one.table() if isinstance(one, Option) else one for name, one in vars(self).items()}
+        table["placement"] = self.placement.given()
+        usual = {"flips": None, "placement": {}, "readout": "auto", "output": None}
+        return {name: value for name, value in table.items() if name not in usual or value != usual[name]}
 
     def shape(self) -> str:
         """Returns what it shares with questions that differ only in their inputs, as a text."""
-        table = {name: value for name, value in self.table().items() if name != "tokens"}
-        return json.dumps(table, sort_keys=True)
+        return json.dumps({**self.table(), "tokens": None}, sort_keys=True)
 
 
 def read_question(body: object, models: Collection[str]) -> Question:
@@ -133,21 +136,13 @@ def read_question(body: object, models: Collection[str]) -> Question:
     return Question(**fields)
 
 
-def read_json(raw: bytes, subject: str) -> Any:
+def read_json(raw: bytes) -> Any:
     """Returns the value of a JSON text.
 
     Raises:
-        InputError: which begins with `subject`, if it is not JSON in UTF-8, has numbers that JSON has not, or is too
-            deep.
+        InputError: if it is not JSON in UTF-8, has numbers that JSON has not, or is too deep.
     """
-
-    def refuse(word: str) -> float:
-        raise ValueError(f"{word} is no number of JSON")
-
     try:
-        found = json.loads(raw.decode("utf-8"), parse_constant=refuse)
-        json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair is no text
-    except (ValueError, RecursionError) as error:
-        why = str(error) if isinstance(error, ValueError) else "nested too deep"
-        raise InputError.note("body", f"not JSON in UTF-8 ({why})", subject=subject) from error
-    return found
+        return from_json(raw, allow_inf_nan=False)
+    except ValueError as error:
+        raise InputError.note("body", f"not JSON in UTF-8 ({error})", subject="flip_sensitivity") from error

@@ -1,1 +1,0 @@
-"""The worker process: what holds a device and models."""
