@@ -18,13 +18,14 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from jaxsens.service.question import MOST_BYTES
-
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """The names of this machine for itself."""
 
 OPEN = ("/healthz", "/readyz")
 """Paths for probes, which know no token and call by an address."""
+
+MOST_BYTES = 2**20
+"""The bytes of the longest body that is read."""
 
 BODY_SECONDS = 20.0
 """In which a body must come."""
@@ -154,10 +155,9 @@ _OTHER_FILES = 200
 
 def most_connections() -> int:
     """Returns how many connections are kept, after raising the process's limit of open files as far as it may be."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _MOST + _OTHER_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST + _OTHER_FILES)
-    soft = max(files, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, files), hard))
     return max(1, files - _OTHER_FILES)
 
 
@@ -165,19 +165,14 @@ class Connection(H11Protocol):
     """A connection that is closed where it waits for a head for too long, or for another that came later.
 
     h11 reads it, which bounds a head by 64 KiB.
-
-    Attributes:
-        most: connections that are kept.
     """
-
-    most = _MOST
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Takes a connection; where there are too many, for the one that has said nothing for the longest time."""
         super().connection_made(cast(asyncio.Transport, transport))
         self._idle_since = self.loop.time()
         self._look()
-        if len(self.connections) > self.most:
+        if len(self.connections) > most_connections():
             kept = [one for one in self.connections if isinstance(one, Connection) and not one._answering]
             min(kept, key=lambda one: one._idle_since, default=self).transport.abort()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import sys
 import time
 from collections import defaultdict
 from collections.abc import AsyncIterator, Sequence
@@ -237,6 +238,8 @@ class Jobs:
 
     def _heard(self, message: dict[str, Any]) -> None:
         """Takes note that a worker is ready, or has done a step."""
+        if message["event"] == "ready":
+            print("jaxsens: models are loaded", file=sys.stderr, flush=True)
         job = self.store.jobs.get(message.get("id", ""))
         if job is not None and job.state == "running":
             self._change(job.id, done=message["done"], total=message["total"])

@@ -158,13 +158,12 @@ def device_environments(environ: Mapping[str, str] = os.environ) -> list[dict[st
     """
     if environ.get("JAX_PLATFORMS", "cuda") not in ("cuda", "gpu", ""):
         return [{}]
-    if (chosen := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
-        numbers = [one for one in chosen.split(",") if one not in ("", "-1")]
-    elif (tool := shutil.which("nvidia-smi")) is not None:
+    chosen, tool = environ.get("CUDA_VISIBLE_DEVICES"), shutil.which("nvidia-smi")
+    if chosen is None and tool is not None:
         listed = subprocess.run([tool, "-L"], capture_output=True, text=True, check=False, timeout=60)
-        numbers = [str(k) for k, line in enumerate(listed.stdout.splitlines()) if line.startswith("GPU ")]
-    else:
-        numbers = []
+        gpus = [line for line in listed.stdout.splitlines() if line.startswith("GPU ")]
+        chosen = ",".join(str(k) for k, _ in enumerate(gpus))
+    numbers = [one for one in (chosen or "").split(",") if one not in ("", "-1")]
     return [{"CUDA_VISIBLE_DEVICES": number} for number in numbers] or [{}]
 
 

@@ -20,9 +20,6 @@ from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.sweeps.placement_table import PlacementTable
 
-MOST_BYTES = 2**20
-"""The bytes of the longest body that is read."""
-
 MOST_INPUTS = 1024
 """The inputs of one question."""
 
@@ -63,16 +60,12 @@ def _object(base: Any) -> Any:
 
 @dataclass(frozen=True)
 class Question:
-    """A measurement that is asked for. See `jaxsens.flip_sensitivity` for what the fields mean.
+    """A measurement that is asked for.
 
     Attributes:
         model: the name of a served model.
         tokens: a text, ids, or a list of ids of one length. A text is a question of its own.
-        flips: what is flipped; None for the model's default.
-        measure: what is measured of the change in the output.
-        engine: how.
-        placement: batches and memory.
-        readout: where the model reads its output; "auto" for its own place.
+        flips, measure, engine, placement, readout: as for `jaxsens.flip_sensitivity`.
         output: of a published model what is read, "hidden", "logits" or "labels"; None for hidden states, or for the
             logits of a log-probability.
     """

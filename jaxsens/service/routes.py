@@ -5,7 +5,7 @@ lines.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
 from functools import cache
 from importlib.metadata import version
 from inspect import getdoc
@@ -40,16 +40,6 @@ _TITLE = "Sensitivity by token"
 _LISTED, _LONGEST_WAIT = 100, 60.0
 
 
-def as_svg(result: FlipSensitivity) -> bytes:
-    """Returns the text with its tokens coloured by sensitivity."""
-    return picture_bytes(result.view(), None, _TITLE, "svg")
-
-
-def as_page(result: FlipSensitivity) -> bytes:
-    """Returns the page that `FlipSensitivity.to_html` writes."""
-    return page(result.view(), title=_TITLE).encode()
-
-
 def as_json(result: FlipSensitivity) -> bytes:
     """Returns the columns of a result: what is not finite is null."""
     told = {"tokens": result.tokens.tolist(), "flips": result.to_pandas().to_dict("list")}
@@ -59,13 +49,13 @@ def as_json(result: FlipSensitivity) -> bytes:
 
 _FORMS = {
     "result.json": (as_json, "application/json"),
-    "picture.svg": (as_svg, "image/svg+xml"),
-    "page": (as_page, "text/html"),
+    "picture.svg": (lambda result: picture_bytes(result.view(), None, _TITLE, "svg"), "image/svg+xml"),
+    "page": (lambda result: page(result.view(), title=_TITLE).encode(), "text/html"),
 }
 
 
-class Routes:
-    """What is answered.
+class Routes(Starlette):
+    """The application: what is answered.
 
     Args:
         jobs: what was asked.
@@ -74,9 +64,6 @@ class Routes:
 
     def __init__(self, jobs: Jobs, models: Mapping[str, str]) -> None:
         self._jobs, self._models = jobs, models
-
-    def app(self) -> Starlette:
-        """Returns the application."""
         one = "/v1/measurements/{id}"
         routes = [
             Route("/v1/measurements", self.measure, methods=["POST"]),
@@ -98,7 +85,7 @@ class Routes:
             OSError: lambda request, error: refusal(507, error.strerror or str(error)),
             HTTPException: lambda request, error: refusal(error.status_code, error.detail, error.headers),
         }
-        return Starlette(routes=routes, exception_handlers=handlers)
+        super().__init__(routes=routes, exception_handlers=handlers)
 
     # Measurements
 
@@ -118,12 +105,10 @@ class Routes:
     async def job(self, request: Request) -> Response:
         """Says how it is with a job; with ?wait=SECONDS, when it has ended or after so long."""
         job, wait = self._asked(request), request.query_params.get("wait", "0")
-        try:
-            seconds = min(float(wait), _LONGEST_WAIT)
-        except ValueError:
+        if not wait.replace(".", "", 1).isdecimal():
             remedy = f"seconds, from 0 to {_LONGEST_WAIT:.0f}"
-            raise InputError.of("wait", wait, remedy, subject="flip_sensitivity") from None
-        if seconds > 0:
+            raise InputError.of("wait", wait, remedy, subject="flip_sensitivity")
+        if (seconds := min(float(wait), _LONGEST_WAIT)) > 0:
             job = await self._jobs.ended(job.id, seconds) or job
         return JSONResponse(vars(job))
 
@@ -151,9 +136,7 @@ class Routes:
         path = self._jobs.store.result(request.path_params["id"])
         return FileResponse(path, media_type="application/vnd.apache.parquet")
 
-    def _form(
-        self, show: Callable[[FlipSensitivity], bytes], media_type: str
-    ) -> Callable[[Request], Awaitable[Response]]:
+    def _form(self, show: Callable[[FlipSensitivity], bytes], media_type: str) -> Any:
         async def handler(request: Request) -> Response:
             """What was measured, in one of its forms."""
             result = await self._result(request)
@@ -223,30 +206,28 @@ def questions() -> dict[str, dict[str, dict[str, Any]]]:
 
 def openapi(routes: Iterable[BaseRoute], models: Collection[str]) -> dict[str, Any]:
     """Returns the description, of OpenAPI 3.1. models: the names of the served models."""
-    question = {"$ref": "#/components/schemas/Measurement"}
-    refused = "{'error': why}; of an unusable field, with the path, value and remedy"
-    answers = {
-        "2XX": {"description": "what the summary says; a job as the schema Job"},
-        "default": {"description": f"refused: {refused}"},
-    }
-    body = {"required": True, "content": {"application/json": {"schema": question}}}
+    schemas = {"Measurement": _measurement(models), "Job": pydantic.TypeAdapter(StoredJob).json_schema()}
+    question = {"schema": {"$ref": "#/components/schemas/Measurement"}}
+    body = {"requestBody": {"required": True, "content": {"application/json": question}}}
+    refused = "refused: {'error': why}; of an unusable field, with the path, value and remedy"
+    answers = {"2XX": "what the summary says; a job as the schema Job", "default": refused}
     named = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
     paths: dict[str, Any] = {}
     for route in routes:
         if isinstance(route, Route) and route.path.startswith("/v1/"):
             methods = paths.setdefault(route.path, {"parameters": [named]} if "{id}" in route.path else {})
             for method in (route.methods or set()) - {"HEAD"}:
-                told = {"summary": getdoc(route.endpoint), "responses": answers}
-                methods[method.lower()] = {**told, "requestBody": body} if method == "POST" else told
+                methods[method.lower()] = {
+                    "summary": getdoc(route.endpoint),
+                    "responses": {status: {"description": text} for status, text in answers.items()},
+                    **(body if method == "POST" else {}),
+                }
     return {
         "openapi": "3.1.0",
         "info": {"title": "jaxsens", "version": version("jaxsens")},
         "paths": paths,
         "components": {
-            "schemas": {
-                "Measurement": _measurement(models),
-                "Job": pydantic.TypeAdapter(StoredJob).json_schema(),
-            },
+            "schemas": schemas,
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],

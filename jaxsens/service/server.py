@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -16,7 +15,7 @@ import uvicorn
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError
-from jaxsens.service.guard import LOCAL, Connection, Guard, most_connections
+from jaxsens.service.guard import LOCAL, Connection, Guard
 from jaxsens.service.jobs import Jobs
 from jaxsens.service.pool import WorkerProcess, device_environments
 from jaxsens.service.routes import Routes
@@ -49,8 +48,7 @@ async def serve(
     with closing(Store(folder)) as store, _listening(host, port) as listener:
         workers = [WorkerProcess(settings, environment) for environment in device_environments()]
         jobs = Jobs(store, workers, **limits)
-        app = Guard(Routes(jobs, settings["models"]).app(), token, (*LOCAL, host, *names), port)
-        Connection.most = most_connections()
+        app = Guard(Routes(jobs, settings["models"]), token, (*LOCAL, host, *names), port)
         config = uvicorn.Config(
             app,
             log_config=None,  # its own closes every handler of this process, and absl's closes standard error with it
@@ -66,7 +64,7 @@ async def serve(
         server = _Server(config)
         serving = asyncio.ensure_future(server.serve(sockets=[listener]))
         acts = [act(worker) for worker in workers for act in (jobs.run, jobs.hand_out)]
-        tasks = [asyncio.ensure_future(one) for one in (*acts, _until_stopped(jobs))]
+        tasks = [asyncio.ensure_future(one) for one in (*acts, _until_stopped())]
         done, _ = await asyncio.wait([serving, *tasks], return_when=asyncio.FIRST_COMPLETED)
         server.should_exit = True
         await jobs.close()
@@ -78,13 +76,8 @@ async def serve(
             task.result()  # raises what ended the service, unless that was a signal
 
 
-async def _until_stopped(jobs: Jobs) -> None:
-    """Waits for a signal, and says when the models are loaded."""
-    said = False
+async def _until_stopped() -> None:
     while stopping.requested_signal() is None:
-        if jobs.ready and not said:
-            said = True
-            print("jaxsens: models are loaded", file=sys.stderr, flush=True)
         await asyncio.sleep(0.1)
 
 

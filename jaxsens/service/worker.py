@@ -31,11 +31,10 @@ import numpy as np
 
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.files import only_inside, remedy, takes_no_more
-from jaxsens.core.base.program_cache import cache_in
+from jaxsens.core.base.program_cache import KeptPrograms, cache_in
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.sealed import digest
 from jaxsens.core.base.text import printable
-from jaxsens.core.choose import PlannedRun
 from jaxsens.core.explain import planned_run
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.models.adapters import as_inputs, as_model, encoded
@@ -44,9 +43,6 @@ from jaxsens.core.results.measured import fingerprint, weights_of
 from jaxsens.pretrained.folder import hub_command, in_hub_cache
 from jaxsens.pretrained.load import load_pretrained
 from jaxsens.service.question import Question, read_question
-
-_PLANS = 256
-"""The shapes of questions whose costs are kept."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -70,65 +66,13 @@ def _folder_of(place: str) -> Path | None:
     return Path(place) if place and Path(place).is_dir() else in_hub_cache(place)
 
 
-class ServedModels:
-    """Models by name and by the output that is read of them, loaded when they are first needed, and kept.
-
-    Args:
-        given: by name, a folder that `load_pretrained` reads, or "package.module:make", a function without arguments
-            that returns a model.
-        dtype: of the parameters of models from folders.
-
-    Attributes:
-        folders: of the models that have one, by name.
-    """
-
-    def __init__(self, given: Mapping[str, str], dtype: str) -> None:
-        self._given, self._dtype, self._loading = given, dtype, threading.RLock()
-        found = {name: _folder_of(place) for name, place in given.items()}
-        self.folders = {name: folder for name, folder in found.items() if folder is not None}
-        self._loaded = dict[tuple[str, str], tuple[Any, str]]()
-
-    def get(self, name: str, output: str) -> tuple[Any, str]:
-        """Returns a model and the digest of its weights.
-
-        Raises:
-            InputError: if it cannot be loaded, or has no such output.
-        """
-        folder = self.folders.get(name)
-        key = name, "" if folder is None else output
-        with self._loading:
-            if key not in self._loaded:
-                options: Any = {"output": output, "dtype": self._dtype}
-                model = self._made(name) if folder is None else load_pretrained(folder, **options)
-                self._loaded[key] = model, weights_of(as_model(model))
-            return self._loaded[key]
-
-    def _made(self, name: str) -> Any:
-        """Returns the model that a function makes. Importing its module runs it."""
-        module, _, function = self._given[name].partition(":")
-        try:
-            return attrgetter(function)(importlib.import_module(module))()
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise InputError(f"serve: --model = {name}={self._given[name]}: {why}") from error
-
-    def descriptions(self) -> list[dict[str, Any]]:
-        """Loads the models, and returns what clients read of them, as JSON values.
-
-        Raises:
-            InputError: if one cannot be loaded.
-        """
-        models = {name: self.get(name, "hidden")[0] for name in self._given}
-        return [
-            {
-                "name": name,
-                "loaded": True,
-                "family": getattr(model, "family", type(model).__name__),
-                "texts": isinstance(model, LayeredModel) and hasattr(model, "encode"),
-                "labels": _labels(self.folders[name]) if name in self.folders else [],
-            }
-            for name, model in models.items()
-        ]
+def _made(name: str, place: str) -> Any:
+    """Returns the model that a function makes. Importing its module runs it."""
+    module, _, function = place.partition(":")
+    try:
+        return attrgetter(function)(importlib.import_module(module))()
+    except Exception as error:
+        raise InputError(f"serve: --model = {name}={place}: {type(error).__name__}: {error}") from error
 
 
 def _labels(folder: Path) -> list[str]:
@@ -151,27 +95,49 @@ class Worker:
 
     def __init__(self, settings: Mapping[str, Any], out: BinaryIO) -> None:
         self._settings, self._out, self._writing = settings, out, threading.Lock()
-        self._models = ServedModels(settings["models"], settings["dtype"])
+        folders = {name: _folder_of(place) for name, place in settings["models"].items()}
+        self._folders = {name: folder for name, folder in folders.items() if folder is not None}
+        self._models, self._loading = dict[tuple[str, str], tuple[Any, str]](), threading.Lock()
         self._jobs, self._cancelled = queue.SimpleQueue[dict[str, Any]](), False
-        self._plans = dict[tuple[str, int], PlannedRun]()
         self._compiled = set[tuple[str, int]]()
 
     def run(self, lines: BinaryIO) -> None:
         """Loads the models, and measures until the process is ended. Returns if a model cannot be loaded."""
         threading.Thread(target=self._beat, daemon=True).start()
-        cache, kept = self._settings["cache"], None
-        if cache != "off":
+        kept = KeptPrograms()
+        if (cache := self._settings["cache"]) != "off":
             kept = cache_in(cache, "serve", "--compilation-cache", "another folder, or off")
         threading.Thread(target=self._listen, args=(lines,), daemon=True).start()
         try:
-            self._send(event="ready", models=self._models.descriptions())
+            self._send(event="ready", models=[self._described(name) for name in self._settings["models"]])
         except InputError as error:
             self._send(event="refused", refusal=error.json())
             return
         while True:
             self._answer(self._measure, self._jobs.get())
-            if kept is not None:
-                kept.keep()  # a worker ends by being killed
+            kept.keep()  # a worker ends by being killed
+
+    def _model(self, name: str, output: str) -> tuple[Any, str]:
+        """Returns a model and the digest of its weights. It is loaded when it is first needed, and kept."""
+        folder, place = self._folders.get(name), self._settings["models"][name]
+        key = name, "" if folder is None else output
+        with self._loading:
+            if key not in self._models:
+                options: Any = {"output": output, "dtype": self._settings["dtype"]}
+                model = _made(name, place) if folder is None else load_pretrained(folder, **options)
+                self._models[key] = model, weights_of(as_model(model))
+            return self._models[key]
+
+    def _described(self, name: str) -> dict[str, Any]:
+        """Returns what clients read of a model."""
+        model, _ = self._model(name, "hidden")
+        return {
+            "name": name,
+            "loaded": True,
+            "family": getattr(model, "family", type(model).__name__),
+            "texts": isinstance(model, LayeredModel) and hasattr(model, "encode"),
+            "labels": _labels(self._folders[name]) if name in self._folders else [],
+        }
 
     def _beat(self) -> None:
         """Says that the process runs: the server replaces one that says nothing."""
@@ -195,9 +161,7 @@ class Worker:
                 self._cancelled = True
         os._exit(0)
 
-    def _answer(
-        self, act: Callable[[Question, dict[str, Any]], dict[str, Any]], message: dict[str, Any]
-    ) -> None:
+    def _answer(self, act: Callable[..., dict[str, Any]], message: dict[str, Any]) -> None:
         """Sends what `act` returns; or why it failed, and whether that is the question's fault.
 
         Whatever a model raises fails its question alone, a library's panic too, which is no `Exception`.
@@ -214,7 +178,7 @@ class Worker:
         except BaseException as error:  # noqa: BLE001 - whatever a model raises
             answer = {"error": f"{type(error).__name__}: {error}"}
         told = json.dumps(answer)
-        for name, folder in self._models.folders.items():  # strangers need not know where models are
+        for name, folder in self._folders.items():  # strangers need not know where models are
             told = told.replace(json.dumps(str(folder))[1:-1], name)
         self._send(of=message["of"], **json.loads(told))
 
@@ -226,7 +190,7 @@ class Worker:
     def _admit(self, question: Question, message: dict[str, Any]) -> dict[str, Any]:
         """Returns what is known of a question without measuring: its name `id`, and `about`: the inputs' length n,
         flips, and an estimate of seconds, of seconds to compile what this process has not compiled, and of bytes."""
-        model, weights = self._models.get(question.model, question.reads)
+        model, weights = self._model(question.model, question.reads)
         subject, most = as_model(model), self._settings["most_tokens"]
         with collecting("flip_sensitivity") as problems:
             words = as_inputs(subject, encoded(model, question.tokens), problems)
@@ -235,11 +199,7 @@ class Worker:
                 limit = f"at most {most} here (--most-tokens); measure it with `jaxsens measure`"
                 problems.add("tokens", f"{n} symbols", limit)
             reading, selection, *_ = question.request.validated(subject, words, problems)
-        shape, flips = question.shape(), selection.number()
-        if (run := self._plans.get((shape, n))) is None:  # the first question of a shape stands for all
-            self._plans[shape, n] = run = planned_run(model, n, question.request)
-            if len(self._plans) > _PLANS:
-                del self._plans[next(iter(self._plans))]
+        shape, flips, run = question.shape(), selection.number(), planned_run(model, n, question.request)
         with numerics(subject.dtype):
             function = fingerprint(reading, n, weights)
         # All that a result depends on.
@@ -260,7 +220,7 @@ class Worker:
                 raise KeyboardInterrupt  # as Ctrl-C would: the server no longer waits for an answer
             self._send(event="running", id=message["id"], done=done, total=total)
 
-        model, _ = self._models.get(question.model, question.reads)
+        model, _ = self._model(question.model, question.reads)
         with warnings.catch_warnings(record=True) as noted:
             warnings.simplefilter("always")
             result = flip_sensitivity(

@@ -32,7 +32,16 @@ def malformed(draw: random.Random) -> tuple[bytes, str]:
         raw = json.dumps(SOUND).encode()
         cut = raw[: draw.randrange(len(raw) - 1)]
         return draw.choice(
-            (cut, raw + b"]", b"\xff\xfe" + raw, b"[" * 5000, b"NaN", b'{"model": "\\ud800"}')
+            (
+                cut,
+                raw + b"]",
+                b"\xff\xfe" + raw,
+                b"[" * 5000,
+                b"1" * 5000,
+                b"",
+                b"NaN",
+                b'{"model": "\\ud800"}',
+            )
         ), "body"
     if kind == 1:
         return json.dumps(draw.choice((None, 3, "text", [SOUND], []))).encode(), "body"

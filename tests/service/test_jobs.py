@@ -124,7 +124,7 @@ def test_a_full_disk_is_507_and_no_worker_that_is_ready_503(tmp_path, monkeypatc
         def full(*given: Any, **named: Any) -> None:
             raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
 
-        transport = httpx.ASGITransport(Routes(jobs, {"tiny": ""}).app())
+        transport = httpx.ASGITransport(Routes(jobs, {"tiny": ""}))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
             monkeypatch.setattr("os.replace", full)
             assert await answers() == [507, 200]

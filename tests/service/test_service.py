@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import time
+from itertools import product
 from pathlib import Path
 
 import httpx
@@ -17,6 +19,7 @@ from tests.pretrained.folders import write_folder
 from tests.refusals import refusal, refused
 from tests.service.served import MODELS, SLOWLY, TOKEN, Served, free_port, serving, tiny
 
+SERVED = {**MODELS, "panics": "tests.service.served:panics", "hub": "org/cats"}
 WORD = [0, 1, 2, 2, 1, 0, 1, 2]
 
 
@@ -25,8 +28,13 @@ def service(tmp_path_factory):
     place = tmp_path_factory.mktemp("service")
     (place / "cats").mkdir()
     write_folder(place / "cats", "bert")
-    models = {**MODELS, "cats": str(place / "cats")}
-    with serving(place / "store", models, env={"JAXSENS_TOKEN": TOKEN}) as served:
+    cached = place / "hub" / "models--org--cats"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("revision")
+    shutil.copytree(place / "cats", cached / "snapshots" / "revision")
+    models = {**SERVED, "cats": str(place / "cats")}
+    env = {"JAXSENS_TOKEN": TOKEN, "HF_HUB_CACHE": str(place / "hub")}
+    with serving(place / "store", models, env=env) as served:
         yield served
 
 
@@ -64,7 +72,7 @@ def test_the_client_reads_the_token_of_the_environment_and_uses_no_proxy(service
     for proxy in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
         monkeypatch.setenv(proxy, "http://127.0.0.1:9")
     with jaxsens.service.Client(service.address) as client:
-        assert {one["name"] for one in client.models()} == {*MODELS, "cats"}
+        assert {one["name"] for one in client.models()} == {*SERVED, "cats"}
         assert httpx.get(client.page, trust_env=False).status_code == 303
     monkeypatch.delenv("JAXSENS_TOKEN")
     with refusal("token"):
@@ -125,9 +133,14 @@ def test_the_same_question_is_the_same_job_and_is_answered_from_the_store(servic
     assert service.ask(model="tiny", tokens=[2, 2, 1, 0], measure="l1").json()["id"] != first.json()["id"]
 
 
+def test_a_name_at_the_hub_is_the_model_in_its_local_cache(client):
+    found, wanted = (client.flip_sensitivity(name, "the cat sat", "neighbours") for name in ("hub", "cats"))
+    assert np.array_equal(found.values, wanted.values)
+
+
 def test_no_refusal_names_a_path_of_the_server(service):
-    for wrong in ({"output": "labels"}, {"tokens": [10**6]}):
-        answer = service.ask(**{"model": "cats", "tokens": "the cat", **wrong})
+    for model, wrong in product(("cats", "hub"), ({"output": "labels"}, {"tokens": [10**6]})):
+        answer = service.ask(**{"model": model, "tokens": "the cat", **wrong})
         assert answer.status_code == 400
         assert str(service.store.parent) not in answer.text
     assert "cats" in service.ask(model="cats", tokens="the cat", output="labels").json()["error"]
@@ -229,7 +242,9 @@ def test_what_is_too_long_and_what_is_too_much_are_refused(tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_service_and_the_next_measures_what_was_not_finished(tmp_path, number):
+def test_a_signal_ends_the_service_and_the_next_measures_what_was_not_finished_with_the_same_weights(
+    tmp_path, number
+):
     store, question = tmp_path / "store", {**SLOWLY, "tokens": [0, 1, 2] * 20}
     with serving(store) as first:
         job = first.ask(**question).json()["id"]
@@ -239,8 +254,11 @@ def test_a_signal_ends_the_service_and_the_next_measures_what_was_not_finished(t
         assert first.stop(number) == 128 + number
         assert time.monotonic() - began < 7
     assert list((store / "results").iterdir()) == []
-    with serving(store) as second:
-        assert second.ended(waiting)["state"] == "finished"
+    other = {"tiny": "tests.service.served:another_tiny"} if number == signal.SIGINT else {}
+    with serving(store, {**MODELS, **other}) as second:
+        told = second.ended(waiting)
+        assert told["state"] == ("failed" if other else "finished")
+        assert ("its weights, or jaxsens, are others" in told["message"]) == bool(other)
         assert second.ended(job)["state"] == "finished"
         whole = second.result(job)
     assert len(whole) == whole.population == 120
@@ -292,33 +310,30 @@ def test_a_token_that_nobody_gave_is_printed_once(tmp_path):
         served.stop(signal.SIGKILL)
 
 
-@pytest.mark.long
-def test_a_link_in_place_of_a_result_fails_its_job_and_no_other(tmp_path):
-    store, foreign = tmp_path / "store", tmp_path / "foreign"
+def test_a_link_in_place_of_a_result_fails_its_job_and_no_other(service):
+    foreign, word = service.store.parent / "foreign", [2, 0, 1, 2, 1]
     foreign.write_text("theirs")
-    with serving(store) as served:
-        job = served.ask(model="tiny", tokens=WORD).json()["id"]
-        assert served.ended(job)["state"] == "finished"
-        served.http.delete(f"/v1/measurements/{job}")
-        (store / "results" / f"{job}.parquet").symlink_to(foreign)
-        assert served.ask(model="tiny", tokens=WORD).json()["id"] == job
-        assert "a link is in the place" in served.ended(job)["message"]
-        other = served.ask(model="tiny", tokens=WORD[1:]).json()["id"]
-        assert served.ended(other)["state"] == "finished"
-    assert foreign.read_text() == "theirs"
+    job = service.ask(model="tiny", tokens=word).json()["id"]
+    assert service.ended(job)["state"] == "finished"
+    service.http.delete(f"/v1/measurements/{job}")
+    place = service.store / "results" / f"{job}.parquet"
+    place.symlink_to(foreign)
+    assert service.ask(model="tiny", tokens=word).json()["id"] == job
+    assert "a link is in the place" in service.ended(job)["message"]
+    other = service.ask(model="tiny", tokens=word[1:]).json()["id"]
+    assert service.ended(other)["state"] == "finished"
+    assert (place.is_symlink(), foreign.read_text()) == (True, "theirs")
+    place.unlink()
 
 
-@pytest.mark.long
-def test_a_panic_in_a_worker_is_an_answer_and_the_service_goes_on(tmp_path):
-    models = {"tiny": MODELS["tiny"], "panics": "tests.service.served:panics"}
-    with serving(tmp_path / "store", models) as served:
-        (worker,) = served.workers()
-        for _ in range(3):
-            answer = served.ask(model="panics", tokens=[0, 1, 2], flips=3)
-            assert answer.status_code >= 400
-            assert "Panic: called `Option::unwrap()`" in answer.text
-        assert served.ended(served.ask(model="tiny", tokens=WORD).json()["id"])["state"] == "finished"
-        assert served.workers() == [worker]
+def test_a_panic_in_a_worker_is_an_answer_and_the_service_goes_on(service):
+    before = service.workers()
+    for _ in range(3):
+        answer = service.ask(model="panics", tokens=[0, 1, 2], flips=3)
+        assert answer.status_code >= 400
+        assert "Panic: called `Option::unwrap()`" in answer.text
+    assert service.ended(service.ask(model="tiny", tokens=[1, 1, 2]).json()["id"])["state"] == "finished"
+    assert service.workers() == before
 
 
 @pytest.mark.parametrize(
