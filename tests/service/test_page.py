@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -257,7 +258,7 @@ def test_an_estimate_is_asked_and_shown_before_exact_values_that_take_long(page)
             asked.append(engine)
             route.continue_()
 
-    page.route("**/v1/measurements**", handle)
+    page.route(re.compile(r"/v1/measurements(\?explain=1)?$"), handle)
     page.evaluate("""() => {
         const sentence = document.querySelector('#sentence')
         window.told = []
