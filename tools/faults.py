@@ -243,10 +243,10 @@ def influence_transposed(original: Any, matrix: Any, *given: Any) -> Any:
     return original(matrix, *given).T
 
 
-def token_prefix_accepted(original: Any, guard: Any, scope: Any, headers: Any) -> bool | None:
+def token_prefix_accepted(original: Any, guard: Any, request: Any) -> bool | None:
     """service."""
-    token = headers.get("authorization", "").removeprefix("Bearer ")
-    return guard._token.startswith(token) if token else original(guard, scope, headers)
+    token = request.headers.get("authorization", "").removeprefix("Bearer ")
+    return guard._token.startswith(token) if token else original(guard, request)
 
 
 def store_follows_links(original: Any, path: Path) -> Path:

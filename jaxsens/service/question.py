@@ -8,7 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 
 from jaxsens.core.base.errors import InputError, Problems, collecting
@@ -30,13 +30,7 @@ _INPUTS = (
 )
 
 
-def _of_one_length(inputs: list[list[int]]) -> list[list[int]]:
-    if len({*map(len, inputs)}) > 1:
-        raise ValueError(_INPUTS)
-    return inputs
-
-
-_Inputs = Annotated[list[_Ids], Field(min_length=1, max_length=MOST_INPUTS), AfterValidator(_of_one_length)]
+_Inputs = Annotated[list[_Ids], Field(min_length=1, max_length=MOST_INPUTS)]
 
 
 def _typed(kind: Any, wanted: str) -> Any:
