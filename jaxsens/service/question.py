@@ -28,8 +28,6 @@ _Ids = Annotated[list[_Id], Field(min_length=1)]
 _INPUTS = (
     f"a text, ids, or at most {MOST_INPUTS} inputs of one length; ask of other texts and lengths one by one"
 )
-
-
 _Inputs = Annotated[list[_Ids], Field(min_length=1, max_length=MOST_INPUTS)]
 
 
