@@ -25,24 +25,16 @@ ANYTHING: tuple[Any, ...] = (
 )  # fmt: skip
 
 
+NO_JSON = (b"[" * 5000, b"1" * 5000, b"", b"NaN", b'{"model": "\\ud800"}')
+
+
 def malformed(draw: random.Random) -> tuple[bytes, str]:
     """Returns a body, and the name of the field that is wrong."""
     kind = draw.randrange(10)
     if kind == 0:
         raw = json.dumps(SOUND).encode()
         cut = raw[: draw.randrange(len(raw) - 1)]
-        return draw.choice(
-            (
-                cut,
-                raw + b"]",
-                b"\xff\xfe" + raw,
-                b"[" * 5000,
-                b"1" * 5000,
-                b"",
-                b"NaN",
-                b'{"model": "\\ud800"}',
-            )
-        ), "body"
+        return draw.choice((cut, raw + b"]", b"\xff\xfe" + raw, *NO_JSON)), "body"
     if kind == 1:
         return json.dumps(draw.choice((None, 3, "text", [SOUND], []))).encode(), "body"
     body, field = json.loads(json.dumps(SOUND)), draw.choice([*SOUND])
