@@ -1,18 +1,18 @@
 """What is kept of a training, with a digest: the state from which it goes on, and the trained model to measure,
 in a sweep by `checkpoint` in a `[model]` table.
 
-DIR/checkpoints/step-00001000/state/         the arrays, by Orbax
-DIR/checkpoints/step-00001000/manifest.json  sealed: the step, the config, versions, the tables so far; as "files" the
-                                             SHA-256 of all files of the state; as "content" that of the step, the
-                                             config's identity and all arrays
+DIR/checkpoints/step_00001000/state/         the arrays, by Orbax
+DIR/checkpoints/step_00001000/manifest.json  sealed: the step, the config, versions, the tables so far; as "files" the
+                                             SHA-256 of all other files; as "content" that of the step, the config's
+                                             identity and all arrays
 
-A checkpoint is written whole or not at all, and read only if every byte is as it was written: Orbax alone silently
-restores wrong weights after a bit has flipped on disk.
+Orbax writes the state of a step whole or not at all. The manifest follows, and without it there is no checkpoint. A
+checkpoint is read only if every byte is as it was written: Orbax alone prints tracebacks of its threads where a file is
+damaged.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import hashlib
 import os
@@ -26,9 +26,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
 from flax.traverse_util import flatten_dict
-from jax.tree_util import keystr, tree_leaves_with_path, tree_map_with_path
+from jax.tree_util import keystr, tree_leaves_with_path
 from orbax import checkpoint as orbax
 
 from jaxsens.core.base.errors import InputError, Problems
@@ -49,9 +50,10 @@ FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 _KIND = "manifest of a checkpoint"
 _STATE = "state"
-_NAME = re.compile(r"step-(\d{8,})")
-# From file systems that lock nothing.
-_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+_NAME = re.compile(r"step_\d{8,}")
+_STEPS = orbax.CheckpointManagerOptions(
+    step_prefix="step", step_format_fixed_length=8, enable_async_checkpointing=False
+)
 
 
 class DamagedCheckpoint(InputError):
@@ -123,40 +125,39 @@ def save(
 ) -> Path:
     """Writes the checkpoint of a step, and removes the oldest ones beyond `config.checkpoint.keep`.
 
-    `tables` holds the rows of the training's tables by name.
+    Of a step whose state is there, only the manifest is written. `tables` holds the rows of the training's tables by
+    name.
 
     Raises:
         OSError: naming the checkpoint, if it cannot be written.
     """
-    folder, table = directory / FOLDER, config.table()
-    path = folder / f"step-{step:08d}"
-    arrays = {keystr(place): np.asarray(leaf) for place, leaf in tree_leaves_with_path(state)}
-    hidden = made_place(_hidden(path))
+    folder, table, arrays = directory / FOLDER, config.table(), _arrays(state)
+    path = folder / f"step_{step:08d}"
+    made_place(path)
     try:
-        with named_failures(path, hidden):
-            hidden.mkdir(parents=True)
-            _reserve(hidden / "room", sum(array.nbytes for array in arrays.values()))
-            with orbax.PyTreeCheckpointer() as checkpointer:
-                checkpointer.save((hidden / _STATE).absolute(), arrays)
+        with (
+            orbax.CheckpointManager(folder.absolute(), options=_STEPS) as manager,
+            named_failures(path, folder),
+        ):
+            if not path.is_dir():
+                _reserve(folder / "room.orbax-checkpoint-tmp", sum(array.nbytes for array in arrays.values()))
+                manager.save(step, args=orbax.args.Composite(**{_STATE: orbax.args.PyTreeSave(arrays)}))
+                for place in (*path.rglob("*"), path, folder):
+                    _flush(place)
             manifest = {
                 "step": step,
                 "config": table,
                 "versions": {**versions(), **{name: version(name) for name in ("optax", "orbax-checkpoint")}},
                 "tables": dict(tables or {}),
                 "content": _content(step, table, arrays),
-                "files": _of_files(hidden / _STATE),
+                "files": _of_files(path),
             }
-            write_sealed(hidden / MANIFEST, _KIND, manifest)
-            for place in (*hidden.rglob("*"), hidden):
-                _flush(place)
-            if os.path.lexists(path):
-                _remove(path)
-            os.replace(hidden, path)
-            _flush(folder)
-    finally:
-        shutil.rmtree(hidden, ignore_errors=True)
-    for old in _found(folder)[: -config.checkpoint.keep]:
-        _remove(old)
+            write_sealed(path / MANIFEST, _KIND, manifest)
+            for old in manager.all_steps()[: -config.checkpoint.keep]:
+                manager.delete(old)
+    except OSError:
+        _remove_unfinished(folder)
+        raise
     return path
 
 
@@ -169,8 +170,7 @@ def resume(
         InputError: If the checkpoints belong to another training, saying where the configs differ.
     """
     folder = directory / FOLDER
-    for hidden in folder.glob(".step-*.tmp"):  # of killed processes: the lock is held
-        shutil.rmtree(hidden)
+    _remove_unfinished(folder)  # of killed processes: the lock is held
     for path in reversed(_found(folder)):
         try:
             manifest, state = _read(path)
@@ -220,22 +220,13 @@ def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: 
 
 def _found(folder: Path) -> list[Path]:
     """The checkpoints in a folder, sound or not, by rising step."""
-    places = [path for path in folder.glob("step-*") if _NAME.fullmatch(path.name)]
-    return sorted(places, key=lambda path: int(path.name.removeprefix("step-")))
+    return sorted(path for path in folder.glob("step_*") if _NAME.fullmatch(path.name))
 
 
-def _hidden(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
-
-
-def _remove(path: Path) -> None:
-    """Removes a checkpoint; a process that is killed meanwhile leaves no half of one under its name."""
-    hidden = _hidden(path)
-    os.replace(path, hidden)
-    if hidden.is_symlink():
-        hidden.unlink()
-    else:
-        shutil.rmtree(hidden)
+def _remove_unfinished(folder: Path) -> None:
+    """Removes the states that Orbax began and did not finish."""
+    for place in folder.glob("*.orbax-checkpoint-tmp"):
+        shutil.rmtree(place)
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -251,16 +242,16 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise DamagedCheckpoint(f"{MANIFEST}: missing", subject=subject) from error
     except DamagedFile as error:
         raise DamagedCheckpoint(f"{MANIFEST}: {error.why}", subject=subject) from error
-    if _NAME.fullmatch(path.name) and path.name != f"step-{manifest['step']:08d}":
+    if _NAME.fullmatch(path.name) and path.name != f"step_{manifest['step']:08d}":
         why = f"{MANIFEST}: of step {manifest['step']}, which is not the one in the name"
         raise DamagedCheckpoint(why, subject=subject)
     return manifest
 
 
 def _of_files(folder: Path) -> str:
-    """The SHA-256 of all files in a folder: their names, sizes and bytes."""
+    """The SHA-256 of all files of a checkpoint but its manifest: their names, sizes and bytes."""
     sha256 = hashlib.sha256()
-    for file in sorted(path for path in folder.rglob("*") if not path.is_dir()):
+    for file in sorted(path for path in folder.rglob("*") if path.name != MANIFEST and not path.is_dir()):
         sha256.update(f"{file.relative_to(folder).as_posix()} {file.stat().st_size} ".encode())
         with open(file, "rb") as opened:
             while block := opened.read(2**20):
@@ -274,37 +265,36 @@ def _read(path: Path) -> tuple[dict[str, Any], TrainState]:
     Raises:
         DamagedCheckpoint: if they are not what was written, or not what the config needs.
     """
-    manifest, problems = _manifest(path), Problems(f"checkpoint {path}")
-    if _of_files(path / _STATE) != manifest["files"]:
-        raise DamagedCheckpoint(
-            f"{_STATE}: its files are not those that were written", subject=problems.subject
-        )
+    manifest, subject = _manifest(path), f"checkpoint {path}"
+    if _of_files(path) != manifest["files"]:
+        raise DamagedCheckpoint("its files are not those that were written", subject=subject)
     try:
         with orbax.PyTreeCheckpointer() as checkpointer:
             restored = checkpointer.restore((path / _STATE).absolute())
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = f"{_STATE}: Orbax {version('orbax-checkpoint')} cannot restore it ({error})"
-        raise DamagedCheckpoint(why, subject=problems.subject) from error
+        raise DamagedCheckpoint(why, subject=subject) from error
     arrays = {name: np.asarray(value) for name, value in restored.items()}
     if _content(manifest["step"], manifest["config"], arrays) != manifest["content"]:
         why = f"{_STATE}: the arrays restored from it are not those that were saved"
-        raise DamagedCheckpoint(why, subject=problems.subject)
-    config = TrainConfig.from_table(manifest["config"], problems.subject)
+        raise DamagedCheckpoint(why, subject=subject)
+    config = TrainConfig.from_table(manifest["config"], subject)
     with numerics(config.model.dtype):
         expected = state_shapes(config)
-
-    def of_place(place: Any, wanted: Any) -> Any:
-        array = arrays.get(keystr(place))
-        if array is None or (array.shape, array.dtype) != (wanted.shape, wanted.dtype):
-            have = "missing" if array is None else f"{array.dtype} of shape {array.shape}"
-            problems.note(
-                (keystr(place),), f"{have}, its config needs {wanted.dtype} of shape {wanted.shape}"
-            )
-        return array
-
-    state = tree_map_with_path(of_place, expected)
-    problems.raise_if_any(DamagedCheckpoint)
+    names = [keystr(place) for place, _ in tree_leaves_with_path(expected)]
+    state = jax.tree.structure(expected).unflatten(map(arrays.get, names))
+    if arrays.keys() != {*names} or not jax.tree.all(jax.tree.map(_fits, state, expected)):
+        why = f"{_STATE}: its arrays are not those of its config by optax {version('optax')}"
+        raise DamagedCheckpoint(f"{why}; written with {manifest['versions']}", subject=subject)
     return manifest, state
+
+
+def _fits(array: np.ndarray, expected: jax.ShapeDtypeStruct) -> bool:
+    return (array.shape, array.dtype) == (expected.shape, expected.dtype)
+
+
+def _arrays(state: TrainState) -> dict[str, np.ndarray]:
+    return {keystr(place): np.asarray(leaf) for place, leaf in tree_leaves_with_path(state)}
 
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -345,19 +335,15 @@ def lock(directory: Path) -> Iterator[None]:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise InputError.of(
-                "directory", str(directory), "another process trains there; wait for it, or name another"
-            ) from error
+            why = "another process trains there; wait for it, or name another"
+            raise InputError.of("directory", str(directory), why) from error
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
-                raise
-            raise InputError.of(
-                "directory",
-                str(directory),
-                "this file system cannot lock files, so two trainings there could "
-                "destroy each other's checkpoints; name a directory on another one, such as a local disk, or mount "
-                "this one with locks (NFS: without nolock; Lustre: with flock)",
-            ) from error
+            why = (
+                f"this file system cannot lock files ({error}), so two trainings there could destroy each other's "
+                "checkpoints; name a directory on another one, such as a local disk, or mount this one with locks "
+                "(NFS: without nolock; Lustre: with flock)"
+            )
+            raise InputError.of("directory", str(directory), why) from error
         yield
 
 

@@ -23,7 +23,7 @@ from tests.disks import files_of_at_most
 from tests.refusals import refusal, refused
 from tests.training.tiny import Heard, tiny
 
-NEWEST, OLDER = "step-00000012", "step-00000008"
+NEWEST, OLDER = "step_00000012", "step_00000008"
 
 
 @pytest.fixture(scope="module")
@@ -64,11 +64,11 @@ def test_a_checkpoint_that_cannot_be_written_is_one_error_and_the_older_ones_sta
     state: Any = {"a": np.random.default_rng(0).normal(size=100_000)}
     with pytest.raises(OSError, match="File too large") as failed, files_of_at_most(200_000):
         checkpoints.save(copy, tiny(), 13, state)
-    assert failed.value.filename == str(copy / FOLDER / "step-00000013")
+    assert failed.value.filename == str(copy / FOLDER / "step_00000013")
     assert takes_no_more(failed.value)
     assert caplog.records == [] or not reserved
     assert before == {path: path.read_bytes() for path in copy.rglob("*") if path.is_file()}
-    assert list((copy / FOLDER).glob(".*")) == []
+    assert list((copy / FOLDER).glob("*tmp*")) == []
 
 
 def test_the_newest_checkpoint_is_loaded_or_the_one_that_is_named(trained):
@@ -130,20 +130,18 @@ def test_a_change_of_any_file_is_noticed(trained, copy):
                 file.write_bytes(damaged)
             with pytest.raises(DamagedCheckpoint) as caught:
                 load_checkpoint(copy)
-            assert f"{copy / FOLDER / NEWEST}: {file.relative_to(copy / FOLDER / NEWEST).parts[0]}: " in str(
-                caught.value
-            )
+            assert f"checkpoint {copy / FOLDER / NEWEST}: " in str(caught.value)
             assert str(caught.value).endswith(f"train again, or name {copy / FOLDER / OLDER}")
         file.write_bytes(sound)
     assert load_checkpoint(copy).fingerprint == trained[0].fingerprint
     (copy / FOLDER / NEWEST / "state" / "new").write_text("")
-    with pytest.raises(DamagedCheckpoint, match="state: its files are not those that were written"):
+    with pytest.raises(DamagedCheckpoint, match="its files are not those that were written"):
         load_checkpoint(copy)
     shutil.rmtree(copy / FOLDER / OLDER)
     with pytest.raises(DamagedCheckpoint) as caught:
         load_checkpoint(copy)
     assert "older" not in str(caught.value)
-    for given in (copy / FOLDER / "step-00000099", copy / "nowhere"):
+    for given in (copy / FOLDER / "step_00000099", copy / "nowhere"):
         with pytest.raises(InputError, match="there is none") as missing:
             load_checkpoint(given)
         assert not isinstance(missing.value, DamagedCheckpoint)
@@ -165,7 +163,7 @@ def test_a_checkpoint_of_another_step_or_config_is_refused(copy):
     (copy / "best" / "manifest.json").unlink()
     with pytest.raises(DamagedCheckpoint, match=r"best: manifest\.json: missing"):
         load_checkpoint(copy / "best")
-    shutil.move(copy / FOLDER / NEWEST, copy / FOLDER / "step-00000010")
+    shutil.move(copy / FOLDER / NEWEST, copy / FOLDER / "step_00000010")
     with pytest.raises(DamagedCheckpoint, match="of step 12, which is not the one in the name"):
         load_checkpoint(copy)
 
@@ -185,11 +183,11 @@ def test_training_falls_back_to_the_newest_sound_checkpoint_and_says_so(trained,
     again = train(tiny(), copy, heard)
     notes = [note.text for note in heard.of(Note)]
     assert len(notes) == 2
-    assert "set aside as damaged-step-00000012" in notes[0]
+    assert "set aside as damaged-step_00000012" in notes[0]
     assert notes[1] == "goes on from step 8"
     assert again.fingerprint == trained[0].fingerprint
     names = sorted(path.name for path in (copy / FOLDER).iterdir())
-    assert [name[:21] for name in names] == ["damaged-step-00000012", OLDER, NEWEST]
+    assert [name[:21] for name in names] == ["damaged-step_00000012", OLDER, NEWEST]
     for name in ("metrics.csv", "evaluation.csv"):
         assert (copy / name).read_bytes() == (trained[1] / name).read_bytes()
 
@@ -211,11 +209,11 @@ def test_a_directory_of_another_training_is_refused_with_the_differences(copy):
 def test_only_the_newest_checkpoints_are_kept(tmp_path):
     train(tiny(checkpoint={"every": 2, "keep": 3}), tmp_path)
     names = sorted(path.name for path in (tmp_path / FOLDER).iterdir())
-    assert names == ["step-00000008", "step-00000010", "step-00000012"]
+    assert names == ["step_00000008", "step_00000010", "step_00000012"]
 
 
 def test_what_killed_processes_left_is_removed(copy):
-    left = copy / FOLDER / ".step-00000016.1-ab.tmp" / "state"
+    left = copy / FOLDER / "step_00000016.orbax-checkpoint-tmp" / "state"
     left.mkdir(parents=True)
     (left / "file").write_text("half")
     train(tiny(), copy)
@@ -231,9 +229,6 @@ def test_file_systems_without_locks_are_refused(tmp_path, monkeypatch):
         refusal("directory"),
         checkpoints.lock(tmp_path),
     ):
-        pass
-    monkeypatch.setattr(checkpoints, "_NO_LOCKS", ())
-    with pytest.raises(OSError, match="no locks here"), checkpoints.lock(tmp_path):
         pass
 
 

@@ -75,7 +75,7 @@ def test_stopped_and_gone_on_with_a_training_is_the_one_straight_through(straigh
         assert isinstance(caught.value, KeyboardInterrupt)
         assert caught.value.exit_code == 128 + number
         assert heard.of(Stepped)[-1].step == step
-        assert (tmp_path / FOLDER / f"step-{step:08d}").is_dir()
+        assert (tmp_path / FOLDER / f"step_{step:08d}").is_dir()
         assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == handlers
     heard = Heard()
     assert train(tiny(), tmp_path, heard).fingerprint == trained.fingerprint
@@ -280,7 +280,7 @@ def test_a_training_that_diverges_says_where_and_keeps_the_last_sound_state(tmp_
     monkeypatch.setattr(loop, "run_steps", spoiled)
     with pytest.raises(TrainingDiverged, match=r"optimiser\.learning_rate = 0\.05: .* finite at step 5"):
         train(tiny(), tmp_path)
-    assert sorted(path.name for path in (tmp_path / FOLDER).iterdir()) == ["step-00000004"]
+    assert sorted(path.name for path in (tmp_path / FOLDER).iterdir()) == ["step_00000004"]
     assert (tmp_path / "metrics.csv").read_text().splitlines()[-1].startswith("6,")
     monkeypatch.undo()
     heard = Heard()

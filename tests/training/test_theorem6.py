@@ -272,15 +272,15 @@ def test_sigterm_while_training_is_saved_and_the_next_run_goes_on(tmp_path):
         [*command, str(tmp_path / "out")], cwd=ROOT, env=found, stderr=subprocess.PIPE, text=True
     )
     checkpoints, deadline = models_folder(tmp_path / "out", "lstm") / "checkpoints", time.monotonic() + 120
-    while not [*checkpoints.glob("step-*")]:
+    while not [*checkpoints.glob("step_*")]:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
     assert "To resume: jaxsens theorem6" in process.communicate(timeout=60)[1]
     assert process.returncode == 143
-    saved = max(checkpoints.glob("step-*"))
-    step = int(saved.name.removeprefix("step-"))
+    saved = max(checkpoints.glob("step_*"))
+    step = int(saved.name.removeprefix("step_"))
     train.write_text(endless.replace("steps = 200000", f"steps = {step + 4}"))
     console = quiet()
     _, outcomes = run_theorem6(load_theorem6_config(tmp_path / "theorem6.toml"), tmp_path / "out", console)
