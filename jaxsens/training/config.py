@@ -19,7 +19,9 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, field
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
+
+from pydantic import PlainValidator, ValidationInfo
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
@@ -28,7 +30,7 @@ from jaxsens.core.base.strict import (
     Positive,
     checked_by,
     config,
-    did_you_mean,
+    field_errors,
     read_table,
     read_toml,
     typed_arguments,
@@ -199,7 +201,6 @@ class CheckpointConfig:
 
 
 Task = Literal["prediction", "recognition"]
-_TASKS = get_args(Task)
 
 CAUSAL = (*(name for name, mask in MASKS.items() if not mask.earlier), "a SlidingWindow")
 """The masks under which what is predicted at a position depends on nothing behind it, as messages name them."""
@@ -207,12 +208,48 @@ CAUSAL = (*(name for name, mask in MASKS.items() if not mask.earlier), "a Slidin
 DERIVED = ("alphabet_size", "logits", "end_symbol", "readout")
 """Fields of a network's config that follow from the language and the task."""
 
-_TABLES: dict[str, type] = {
-    "optimiser": OptimiserConfig,
-    "data": DataConfig,
-    "evaluation": EvaluationConfig,
-    "checkpoint": CheckpointConfig,
-}
+
+def logits_of(language: Language, task: Task) -> int:
+    """How many logits a model has: one an outcome of the next symbol, or one a label."""
+    return language.outcomes if task == "prediction" else 2
+
+
+def _language(name: str, value: Any, problems: Problems) -> Language | None:
+    if isinstance(value, Language):
+        return value
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        remedy = 'a table with a name, such as {name = "parity", end_probability = 0.1}'
+        problems.add(name, value, remedy)
+        return None
+    try:
+        return language(**value)
+    except InputError as error:
+        problems.include(error.problems, name)
+    return None
+
+
+def _model(value: Any, info: ValidationInfo) -> Any:
+    """The network's config; where the language has errors, checked with a stand-in for its alphabet."""
+    if isinstance(value, TrainableConfig):
+        return value
+    with field_errors() as problems:
+        if not isinstance(value, dict) or info.context is None:
+            problems.add("model", value, "the table, or the config, of a network")
+            return None
+        task, learned = info.context["task"], info.data.get("language")
+        for key in DERIVED:
+            if key in value:
+                problems.note(("model", key), "follows from the language and the task; leave it out")
+        fields = {key: one for key, one in value.items() if key not in DERIVED}
+        if task == "prediction" and fields.get("kind", "transformer") == "transformer":
+            fields.setdefault("mask", "future")
+        fields["alphabet_size"] = 2 if learned is None else len(learned.alphabet)
+        fields["logits"] = 2 if learned is None else logits_of(learned, task)
+        made = read_config(fields, "model", problems)
+        if made is not None and not isinstance(made, TrainableConfig):
+            trainable = ", ".join(one.kind for one in get_args(TrainableConfig))
+            problems.add("model.kind", made.kind, f"a kind that can be trained, one of {trainable}")
+    return made
 
 
 @config
@@ -240,8 +277,8 @@ class TrainConfig:
         InputError: listing every error.
     """
 
-    language: Language
-    model: TrainableConfig
+    language: Annotated[Language, checked_by(_language)]
+    model: Annotated[TrainableConfig, PlainValidator(_model)]
     optimiser: OptimiserConfig
     data: DataConfig = field(default_factory=DataConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
@@ -254,7 +291,60 @@ class TrainConfig:
             outputs = logits_of(self.language, self.task)
             object.__setattr__(self, "model", self.model.replace(logits=outputs))
         with collecting("TrainConfig") as problems:
-            _check(vars(self), problems)
+            self._check_task(problems)
+            self._check_outputs(problems)
+            self._check_calls(problems)
+            self._check_lengths(problems)
+
+    def _check_task(self, problems: Problems) -> None:
+        model, pooled = self.model, isinstance(self.model, ConvolutionConfig)
+        if not pooled and model.readout != "last":
+            problems.add("model.readout", model.readout, '"last"')
+        if not model.end_symbol:
+            problems.add("model.end_symbol", model.end_symbol, "True: it is the boundary symbol")
+        if self.task == "recognition":
+            return
+        if self.language.no_law is not None:
+            problems.note("language", self.language.no_law)
+        if pooled:
+            remedy = "another kind, or recognition: it averages over the whole input"
+            problems.add("model.kind", "convolution", remedy)
+        elif isinstance(model, TransformerConfig):
+            remedy = f"one of {', '.join(CAUSAL)} in every layer, to predict the next symbol"
+            for mask in dict.fromkeys(model.layer(k).mask for k in range(model.layers)):
+                if mask_of("training", mask).earlier:
+                    problems.add("model.mask", mask, remedy)
+
+    def _check_outputs(self, problems: Problems) -> None:
+        symbols, outputs = len(self.language.alphabet), logits_of(self.language, self.task)
+        name, model = self.language.name, self.model
+        if model.alphabet_size != symbols:
+            problems.add("model.alphabet_size", model.alphabet_size, f"{symbols}, the symbols of {name}")
+        if model.logits != outputs:
+            problems.add("model.logits", model.logits, f"{outputs} for the {self.task} of {name}, or None")
+
+    def _check_calls(self, problems: Problems) -> None:
+        """Notes what does not happen between two calls of the compiled function."""
+        calls, curriculum = self.data.steps_per_call, self.data.curriculum
+        for table, name in (("optimiser", "steps"), ("evaluation", "every"), ("checkpoint", "every")):
+            value = getattr(getattr(self, table), name)
+            if value % calls:
+                problems.add(f"{table}.{name}", value, f"a multiple of data.steps_per_call = {calls}")
+        if curriculum and curriculum[-1].step >= self.optimiser.steps:
+            where = f"data.curriculum[{len(curriculum) - 1}].step"
+            remedy = f"a step before the last, optimiser.steps = {self.optimiser.steps}"
+            problems.add(where, curriculum[-1].step, remedy)
+
+    def _check_lengths(self, problems: Problems) -> None:
+        if not isinstance(self.model, TransformerConfig):
+            return
+        read = [("data.lengths", self.data.lengths[1])]
+        read += [("evaluation.lengths", n) for n in self.evaluation.lengths if self.evaluation.every]
+        for name, n in read:
+            own = Problems()
+            check_runs(self.model, n + 1, own)
+            for one in own:
+                problems.note(name, f"{n} and the boundary symbol: {one}")
 
     @property
     def boundary(self) -> int:
@@ -281,138 +371,21 @@ class TrainConfig:
             InputError: which begins with `subject` and lists every error with its path.
         """
         problems = Problems(subject)
-        known = ("task", "seed", "language", "model", *_TABLES)
-        for key in [key for key in table if key not in known]:
-            problems.note((key,), f"unknown key{did_you_mean(key, known)}")
-        task = inputs.choice("task", table.get("task", "prediction"), _TASKS, problems)
-        seed = inputs.count("seed", table.get("seed", 0), problems)
-        learned = _read_language(table.get("language"), problems)
-        model = _read_model(table.get("model", {}), learned, task, problems)
-        parts: dict[str, Any] = {
-            "task": task,
-            "language": learned,
-            "model": model,
-            **{name: read_table(kind, table.get(name, {}), name, problems) for name, kind in _TABLES.items()},
-        }
-        _check(parts, problems)
+        made = read_table(cls, table, (), problems, task=table.get("task", "prediction"))
         problems.raise_if_any()
-        return cls(seed=seed, **parts)
+        return cast("TrainConfig", made)
 
     def table(self) -> dict[str, Any]:
         """The whole config with every default written out, as JSON values that `from_table` reads."""
         network = {key: value for key, value in plain(self.model).items() if key not in ("type", *DERIVED)}
-        tables = json.loads(json.dumps({name: asdict(getattr(self, name)) for name in _TABLES}))
+        tables = {name: asdict(getattr(self, name)) for name in _TABLES}
         return {
             "task": self.task,
             "seed": self.seed,
             "language": plain(self.language.settings),
             "model": {"kind": self.model.kind, **network},
-            **tables,
+            **json.loads(json.dumps(tables)),
         }
 
 
-def logits_of(language: Language, task: Task) -> int:
-    """How many logits a model has: one an outcome of the next symbol, or one a label."""
-    return language.outcomes if task == "prediction" else 2
-
-
-def _check(parts: Mapping[str, Any], problems: Problems) -> None:
-    """Notes what is wrong with the parts together. A part that could not be read is None."""
-    task, model = parts["task"], parts["model"]
-    if model is not None and task in _TASKS:
-        _check_task(model, task, problems)
-        if parts["language"] is not None:
-            _check_outputs(model, parts["language"], task, problems)
-    _check_calls(parts, problems)
-    data, evaluation = parts["data"], parts["evaluation"]
-    if not isinstance(model, TransformerConfig):
-        return
-    read = [("data.lengths", n) for n in (data.lengths[1:] if data else ())]
-    read += [
-        ("evaluation.lengths", n) for n in (evaluation.lengths if evaluation and evaluation.every else ())
-    ]
-    for name, n in read:
-        own = Problems()
-        check_runs(model, n + 1, own)
-        for one in own:
-            problems.note(name, f"{n} and the boundary symbol: {one}")
-
-
-def _check_calls(tables: Mapping[str, Any], problems: Problems) -> None:
-    """Notes what does not happen between two calls of the compiled function. A table with errors is None."""
-    data, optimiser = tables["data"], tables["optimiser"]
-    if data is None:
-        return
-    for table, name in (("optimiser", "steps"), ("evaluation", "every"), ("checkpoint", "every")):
-        value = getattr(tables[table], name, 0)
-        if value % data.steps_per_call:
-            remedy = f"a multiple of data.steps_per_call = {data.steps_per_call}"
-            problems.add(f"{table}.{name}", value, remedy)
-    begun = [stage.step for stage in data.curriculum]
-    if begun and optimiser and begun[-1] >= optimiser.steps:
-        where = f"data.curriculum[{len(begun) - 1}].step"
-        problems.add(where, begun[-1], f"a step before the last, optimiser.steps = {optimiser.steps}")
-
-
-def _check_task(model: TrainableConfig, task: Task, problems: Problems) -> None:
-    pooled = isinstance(model, ConvolutionConfig)
-    readout = getattr(model, "readout", "last")
-    if not pooled and readout != "last":
-        problems.add("model.readout", readout, '"last"')
-    if not model.end_symbol:
-        problems.add("model.end_symbol", model.end_symbol, "True: it is the boundary symbol")
-    if task == "prediction" and pooled:
-        problems.add(
-            "model.kind", "convolution", "another kind, or recognition: it averages over the whole input"
-        )
-    if task == "prediction" and isinstance(model, TransformerConfig):
-        masks = dict.fromkeys(model.layer(k).mask for k in range(model.layers))
-        for mask in (mask for mask in masks if mask_of("training", mask).earlier):
-            problems.add(
-                "model.mask", mask, f"one of {', '.join(CAUSAL)} in every layer, to predict the next symbol"
-            )
-
-
-def _check_outputs(model: TrainableConfig, learned: Language, task: Task, problems: Problems) -> None:
-    symbols, outputs = len(learned.alphabet), logits_of(learned, task)
-    if task == "prediction" and learned.no_law is not None:
-        problems.note("language", learned.no_law)
-    if model.alphabet_size != symbols:
-        problems.add("model.alphabet_size", model.alphabet_size, f"{symbols}, the symbols of {learned.name}")
-    if model.logits != outputs:
-        problems.add("model.logits", model.logits, f"{outputs} for the {task} of {learned.name}, or None")
-
-
-def _read_language(table: object, problems: Problems) -> Language | None:
-    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
-        problems.add(
-            "language", table, 'a table with a name, such as {name = "parity", end_probability = 0.1}'
-        )
-        return None
-    try:
-        return language(**table)
-    except InputError as error:
-        problems.include(error.problems, "language")
-    return None
-
-
-def _read_model(
-    table: object, learned: Language | None, task: Any, problems: Problems
-) -> TrainableConfig | None:
-    """The network's config; where the language is not known, checked with a stand-in for its alphabet."""
-    if not isinstance(table, dict):
-        problems.add("model", table, "a table")
-        return None
-    for key in [key for key in table if key in DERIVED]:
-        problems.note(("model", key), "follows from the language and the task; leave it out")
-    fields = {key: value for key, value in table.items() if key not in DERIVED}
-    if task == "prediction" and fields.get("kind", "transformer") == "transformer":
-        fields = {"mask": "future", **fields}
-    outputs = 2 if learned is None or task not in _TASKS else logits_of(learned, task)
-    derived = {"alphabet_size": 2 if learned is None else len(learned.alphabet), "logits": outputs}
-    made = read_config({**fields, **derived}, "model", problems)
-    if made is None or isinstance(made, TrainableConfig):
-        return made
-    trainable = ", ".join(one.kind for one in get_args(TrainableConfig))
-    problems.add("model.kind", made.kind, f"a kind that can be trained, one of {trainable}")
-    return None
+_TABLES = ("optimiser", "data", "evaluation", "checkpoint")
