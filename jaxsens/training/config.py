@@ -371,7 +371,7 @@ class TrainConfig:
             InputError: which begins with `subject` and lists every error with its path.
         """
         problems = Problems(subject)
-        made = read_table(cls, table, (), problems, task=table.get("task", "prediction"))
+        made = read_table(cls, {"model": {}, **table}, (), problems, task=table.get("task", "prediction"))
         problems.raise_if_any()
         return cast("TrainConfig", made)
 

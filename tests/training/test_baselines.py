@@ -24,9 +24,9 @@ from jaxsens.training.baselines import (
     ConvolutionConfig,
     LSTMConfig,
     RNNConfig,
+    exact_parity_rnn,
 )
 from jaxsens.training.evaluation import cross_entropy, logits
-from jaxsens.training.theorem6.recurrent_parity import exact_parity_rnn
 from tests.baseline_reference import loop_output
 from tests.refusals import refusal, refused
 from tests.tolerances import FORWARD

@@ -14,9 +14,9 @@ from jaxsens.cli import main
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.sweeps.jobs.job import run
 from jaxsens.languages import language
+from jaxsens.training.baselines import exact_parity_rnn
 from jaxsens.training.evaluation import accuracy, next_symbols
 from jaxsens.training.generalisation import Generalisation
-from jaxsens.training.theorem6.recurrent_parity import exact_parity_rnn
 from tests.refusals import refused
 
 TINY = """

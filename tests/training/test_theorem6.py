@@ -29,7 +29,6 @@ from jaxsens.training.records import TrainingInterrupted
 from jaxsens.training.theorem6.run import (
     Theorem6,
     load_theorem6_config,
-    models_folder,
     parse_theorem6_config,
     run_theorem6,
 )
@@ -101,7 +100,7 @@ def tokens_of(directory: Path, name: str, n: int, seed: int) -> tuple[Any, Any]:
 
 
 def test_points_and_evaluations_are_what_the_library_says(finished):
-    model, parity = load_checkpoint(models_folder(finished, "lstm")).model, Parity(0.5)
+    model, parity = load_checkpoint(finished / "models" / "lstm").model, Parity(0.5)
     for n in (2, 6):
         found, expected = row(finished, "evaluation.csv", "lstm", n, 1), cross_entropy(model, parity, n, 4, 1)
         assert (found["cross_entropy"], found["excess"]) == (expected.mean, expected.excess)
@@ -125,7 +124,7 @@ def test_brackets_have_a_choice_and_a_recogniser_has_accuracy_and_margin(tmp_pat
     assert ended(parse_theorem6_config(DYCK + RECOGNISER), tmp_path) == [(2, 2, 2), (2, 2, 2), (2, 2, 2)]
     dyck = Dyck(2, 0.4)
     predictor, recogniser = (
-        load_checkpoint(models_folder(tmp_path, name)).model for name in ("predictor", "recogniser")
+        load_checkpoint(tmp_path / "models" / name).model for name in ("predictor", "recogniser")
     )
     found, expected = row(tmp_path, "evaluation.csv", "predictor", 8, 0), cross_entropy(predictor, dyck, 8, 8)
     assert (found["choice"], found["choice_error"]) == (expected.choice, expected.choice_standard_error)
@@ -226,9 +225,9 @@ def test_a_directory_with_another_training_is_refused_before_anything_is_trained
     other = parse_theorem6_config(THEOREM6 + "# changed\n", "tiny", tmp_path)
     with refusal("model.lstm") as caught:
         run_theorem6(other, out, quiet())
-    assert f"or remove {models_folder(out, 'lstm')} to train it again" in str(caught.value)
+    assert f"or remove {out / 'models' / 'lstm'} to train it again" in str(caught.value)
     assert (out / "sweep.toml").read_text() == THEOREM6
-    for folder in (models_folder(out, "lstm"), out / "points/variant=lstm"):
+    for folder in (out / "models" / "lstm", out / "points/variant=lstm"):
         shutil.rmtree(folder)
     assert ended(other, out) == [(1, 1, 1), (6, 12, 12), (6, 12, 12)]
 
@@ -271,7 +270,7 @@ def test_sigterm_while_training_is_saved_and_the_next_run_goes_on(tmp_path):
     process = subprocess.Popen(
         [*command, str(tmp_path / "out")], cwd=ROOT, env=found, stderr=subprocess.PIPE, text=True
     )
-    checkpoints, deadline = models_folder(tmp_path / "out", "lstm") / "checkpoints", time.monotonic() + 120
+    checkpoints, deadline = tmp_path / "out" / "models" / "lstm" / "checkpoints", time.monotonic() + 120
     while not [*checkpoints.glob("step_*")]:
         assert process.poll() is None, process.communicate()[1]
         assert time.monotonic() < deadline

@@ -32,14 +32,14 @@ def test_models_are_trained_by_a_file_or_a_table_or_set_by_hand(tmp_path):
     train = write_training(tmp_path)
     (tmp_path / "theorem6.toml").write_text(THEOREM6)
     read = load_theorem6_config(tmp_path / "theorem6.toml")
-    lstm, rnn = read.models
-    assert lstm.config == TrainConfig.from_toml(train)
-    assert lstm.description == "lstm, trained on 1 to 3 symbols in 4 steps"
-    assert (rnn.language, rnn.task, rnn.config) == (Parity(0.5), "prediction", None)
+    lstm, rnn = read.model
+    assert lstm.train == TrainConfig.from_toml(train)
+    assert lstm.line == "lstm, trained on 1 to 3 symbols in 4 steps"
+    assert (rnn.language, rnn.task, rnn.train) == (Parity(0.5), "prediction", None)
     assert (read.lengths, read.seeds, read.words, read.inputs, read.fit_from) == ((2, 4, 6), (0, 1), 4, 1, 2)
     assert read.measure.engine == Vmap()
     assert read.text == THEOREM6
-    (inline,) = parse_theorem6_config(INLINE + PREDICTION).models
+    (inline,) = parse_theorem6_config(INLINE + PREDICTION).model
     assert inline == lstm
 
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens.languages import Dyck, Parity, language
-from jaxsens.training.theorem6.evaluation import Evaluation
-from jaxsens.training.theorem6.record import EvaluationRecord, Lines
+from jaxsens.training.theorem6.evaluation import Evaluation, EvaluationRecord, Lines
 from jaxsens.training.theorem6.report import (
     Group,
     cross_entropy_figure,

@@ -26,23 +26,18 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
 
-from pydantic import AfterValidator, ConfigDict, ValidationInfo
+from pydantic import ConfigDict, PlainValidator, ValidationInfo
 from rich.console import Console
 
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.inputs import NORMS, count
-from jaxsens.core.base.strict import (
-    STRICT,
-    Positive,
-    checked_by,
-    parse_toml,
-    read_fields,
-    read_toml,
-)
+from jaxsens.core.base.strict import STRICT, Positive, checked_by, parse_toml, read_fields, read_toml
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import build, check_runs
@@ -53,6 +48,7 @@ from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.points import Measurement, select
 from jaxsens.core.sweeps.sweep import Sweep, SweepVariant, row_of, run_whole
 from jaxsens.formal.languages import Language, Parity
+from jaxsens.training.baselines import exact_parity_rnn
 from jaxsens.training.checkpoints import (
     LearnerSource,
     TrainedModel,
@@ -63,36 +59,19 @@ from jaxsens.training.checkpoints import (
 from jaxsens.training.config import Task, TrainConfig, logits_of
 from jaxsens.training.loop import train_shown
 from jaxsens.training.theorem6.evaluation import Evaluation, LanguageWords, check_members
-from jaxsens.training.theorem6.recurrent_parity import exact_parity_rnn
 
 
-@dataclass(frozen=True)
-class ModelEntry:
-    """One model of the experiment.
-
-    Attributes:
-        name, description: the latter in one line.
-        task: what it is trained for.
-        language: what it learns.
-        config: its training; None for the hand-set recurrent network for PARITY, which no training changes.
-    """
-
-    name: str
-    description: str
-    task: Task
-    language: Language
-    config: TrainConfig | None
-
-    def untrained(self) -> Any:
-        """The model with random weights; the hand-set network as it is."""
-        if self.config is not None:
-            return build(self.config.model)
-        return exact_parity_rnn(self.language.settings["end_probability"])
+def _training(value: Any, info: ValidationInfo) -> TrainConfig:
+    if isinstance(value, str):
+        return TrainConfig.from_toml(cast("dict[str, Any]", info.context)["folder"] / value)
+    if not isinstance(value, dict):
+        raise ValueError("a training config is needed: its file, or its tables")
+    return TrainConfig.from_table(value)
 
 
 @dataclass(frozen=True)
 class Theorem6Model:
-    """A `[[model]]` as it is written.
+    """A `[[model]]`, one model of the experiment.
 
     Attributes:
         name: of the model, unique within the experiment.
@@ -105,43 +84,62 @@ class Theorem6Model:
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
     name: Name
     description: str = ""
-    train: str | dict[str, Any] | None = None
+    train: Annotated[TrainConfig | None, PlainValidator(_training)] = None
     exact: Literal["rnn"] | None = None
     end_probability: float | None = None
 
+    def __post_init__(self) -> None:
+        with collecting("model") as problems:
+            if (self.train is None) == (self.exact is None):
+                problems.note("train", 'give either train, a training config, or exact = "rnn"')
+            elif self.train is not None and self.end_probability is not None:
+                problems.add("end_probability", self.end_probability, 'it goes with exact = "rnn"')
+            elif self.exact is not None and self.end_probability is None:
+                problems.note("end_probability", "give that of PARITY, which the network knows")
+            else:
+                _ = self.language
 
-def _entry(model: Theorem6Model, info: ValidationInfo) -> ModelEntry | None:
-    """Makes the entry that a `[[model]]` describes and notes it in the context, for checks if others are wrong."""
-    context, entry = cast("dict[str, Any]", info.context), None
-    with collecting("model") as problems:
-        if (model.train is None) == (model.exact is None):
-            problems.add("train", model.train, 'give either train, a training config, or exact = "rnn"')
-        elif model.exact is None:
-            entry = _training_entry(model, context["folder"], problems)
-        elif model.end_probability is None:
-            problems.add("end_probability", None, "that of PARITY, which the network knows")
-        else:
-            parity = Parity(model.end_probability)
-            description = model.description or "recurrent network for PARITY, set by hand"
-            entry = ModelEntry(model.name, description, "prediction", parity, None)
-    context["entries"].append(entry)
-    return entry
+    @property
+    def line(self) -> str:
+        """The description, or the training in words, if there is none."""
+        if self.description or self.train is None:
+            return self.description or "recurrent network for PARITY, set by hand"
+        (least, largest), steps = self.train.data.lengths, self.train.optimiser.steps
+        return f"{self.train.model.kind}, trained on {least} to {largest} symbols in {steps} steps"
 
+    @property
+    def task(self) -> Task:
+        """What it is trained for."""
+        return "prediction" if self.train is None else self.train.task
 
-def _training_entry(model: Theorem6Model, folder: Path, problems: Problems) -> ModelEntry | None:
-    if model.end_probability is not None:
-        problems.add("end_probability", model.end_probability, 'it goes with exact = "rnn"')
-    try:
-        if isinstance(model.train, str):
-            config = TrainConfig.from_toml(folder / model.train)
-        else:
-            config = TrainConfig.from_table(model.train or {})
-    except InputError as error:
-        problems.include(error.problems, "train")
-        return None
-    n, kind = config.data.lengths, config.table()["model"]["kind"]
-    line = f"{kind}, trained on {n[0]} to {n[1]} symbols in {config.optimiser.steps} steps"
-    return ModelEntry(model.name, model.description or line, config.task, config.language, config)
+    @property
+    def language(self) -> Language:
+        """What it learns."""
+        return Parity(self.end_probability or 0.0) if self.train is None else self.train.language
+
+    def untrained(self) -> Any:
+        """The model with random weights; the hand-set network as it is."""
+        if self.train is not None:
+            return build(self.train.model)
+        return exact_parity_rnn(self.language.settings["end_probability"])
+
+    def source(self, failure: str) -> LearnerSource:
+        """The network that is set by hand, or a model that could not be trained because of a failure."""
+        end_first = self.task == "prediction"
+        learner = partial(
+            LearnerSource, end_first=end_first, language=self.language, task=self.task, own_words=True
+        )
+        if self.train is None:
+            model = self.untrained()
+            made = {"type": "exact_parity_rnn", "end_probability": self.end_probability}
+            made["dtype"] = model.config.dtype
+            return learner("constructed", model.config, made, lambda n, seed: model)
+
+        def build(n: int, seed: int) -> Any:
+            raise InputError(f"{self.name} could not be trained: {failure}")
+
+        made = {"type": "CheckpointModel", "training": self.train.table()}
+        return learner("trained", self.train.model, made, build)
 
 
 @dataclass(frozen=True)
@@ -158,7 +156,7 @@ class Theorem6Tables(Settings):
     words: Annotated[int, checked_by(count, least=2)] = 64
     inputs: Positive = 1
     fit_from: Annotated[int, checked_by(count, least=2)] = 2
-    model: tuple[Annotated[Theorem6Model, AfterValidator(_entry)], ...] = ()
+    model: tuple[Theorem6Model, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -166,11 +164,6 @@ class Theorem6(Theorem6Tables):
     """The experiment, checked and complete. `text`: the config as it was given."""
 
     text: str = ""
-
-    @property
-    def models(self) -> tuple[ModelEntry, ...]:
-        """What is trained and evaluated, in the order of the config."""
-        return cast("tuple[ModelEntry, ...]", self.model)
 
 
 def load_theorem6_config(path: str | os.PathLike[str]) -> Theorem6:
@@ -186,55 +179,56 @@ def load_theorem6_config(path: str | os.PathLike[str]) -> Theorem6:
 def parse_theorem6_config(text: str, subject: str = "config", folder: Path = Path()) -> Theorem6:
     """As `load_theorem6_config`, from the text itself. Files that it names are looked for in `folder`."""
     raw, problems = parse_toml(text, subject), Problems(subject)
-    entries: list[ModelEntry] = []
-    sound = read_fields(Theorem6Tables, raw, "", problems, entries=entries, folder=folder)
-    if sound.get("model") == ():
+    sound = read_fields(Theorem6Tables, raw, "", problems, folder=folder)
+    models, lengths, measure = sound.get("model"), sound.get("lengths", ()), sound.get("measure")
+    if models == ():
         problems.add("model", [], "name at least one model, each in a table [[model]]")
-    for name, times in Counter(entry.name for entry in entries).items():
+    for name, times in Counter(model.name for model in models or ()).items():
         if times > 1:
             problems.add("model.name", name, "this name is taken by another model")
-    lengths, measure = sound.get("lengths", ()), sound.get("measure")
-    for entry in entries:
-        _check_entry(entry, lengths, measure, problems)
-    if measure is not None and measure.estimates:
-        remedy = "this experiment measures every flip exactly: leave exact_up_to out, and give another engine"
-        problems.note("measure", remedy)
-    else:
-        check_estimates(measure, (), problems)
-    if measure is not None and measure.flips.drawing(None) != Substitute():
-        remedy = (
-            "the theorem is about every symbol of a word, replaced by every other: give no more than sample"
-        )
-        problems.add("measure.flips", measure.flips.table(), remedy)
-    if measure is not None and measure.measure.order is None:
-        remedy = f"the theorem is about norms: give one of {', '.join(NORMS)}"
-        problems.add("measure.measure", measure.measure.kind, remedy)
-    check_points(len(entries), lengths, sound.get("seeds", ()), problems)
+    for model in models or ():
+        _check_model(model, lengths, measure, problems)
+    if measure is not None:
+        _check_measure(measure, problems)
+    check_points(len(models or ()), lengths, sound.get("seeds", ()), problems)
     problems.raise_if_any()
     return Theorem6(text=text, **sound)
 
 
-def _check_entry(
-    entry: ModelEntry, lengths: Sequence[int], measure: Measurement | None, problems: Problems
+def _check_measure(measure: Measurement, problems: Problems) -> None:
+    if measure.estimates:
+        remedy = "this experiment measures every flip exactly: leave exact_up_to out, and give another engine"
+        problems.note("measure", remedy)
+    else:
+        check_estimates(measure, (), problems)
+    if measure.flips.drawing(None) != Substitute():
+        remedy = (
+            "the theorem is about every symbol of a word, replaced by every other: give no more than sample"
+        )
+        problems.add("measure.flips", measure.flips.table(), remedy)
+    if measure.measure.order is None:
+        remedy = f"the theorem is about norms: give one of {', '.join(NORMS)}"
+        problems.add("measure.measure", measure.measure.kind, remedy)
+
+
+def _check_model(
+    model: Theorem6Model, lengths: Sequence[int], measure: Measurement | None, problems: Problems
 ) -> None:
     """Notes lengths that a model cannot be evaluated at, outputs that it lacks, and an engine that refuses it.
 
     `lengths` is empty, and `measure` None, where they are not known.
     """
-    where = f'model "{entry.name}"'
-    check_members(where, entry.task, entry.language, lengths, problems)
-    network = None if entry.config is None else entry.config.model
-    if lengths and isinstance(network, TransformerConfig):
+    if not lengths:
+        return
+    where = f'model "{model.name}"'
+    check_members(where, model.task, model.language, lengths, problems)
+    if model.train is not None and isinstance(model.train.model, TransformerConfig):
         own = Problems()
-        check_runs(network, lengths[-1] + 1, own)
+        check_runs(model.train.model, lengths[-1] + 1, own)
         for one in own:
             problems.note("lengths", f"{where}, with the boundary symbol: {one}")
-    if lengths:
-        size = logits_of(entry.language, entry.task)
-        check_measure(where, size, entry.untrained, lengths[:1], measure, problems)
-
-
-STATISTICS = ("mean", "max")
+    size = logits_of(model.language, model.task)
+    check_measure(where, size, model.untrained, lengths[:1], measure, problems)
 
 
 def run_theorem6(
@@ -262,10 +256,10 @@ def run_theorem6(
         InputError: before any training, if the directory holds trainings by other configs: all of them; after it, if
             the directory holds points of another config.
     """
-    trained = [(one.name, one.config) for one in experiment.models if one.config is not None]
+    trained = [(model.name, model.train) for model in experiment.model if model.train is not None]
     problems = Problems(str(directory))
     for name, config in trained:
-        folder = models_folder(directory, name)
+        folder = directory / "models" / name
         try:
             check_directory(folder, config)
         except InputError as error:
@@ -279,8 +273,7 @@ def run_theorem6(
     sources: dict[str, LearnerSource] = {}
 
     def compute(value: tuple[str, TrainConfig], reporter: Reporter) -> LearnerSource:
-        name, config = value
-        folder = models_folder(directory, name)
+        (name, config), folder = value, directory / "models" / value[0]
         model = train_shown(config, folder, name, reporter) if name in own else _trained(folder, config)
         sources[name] = trained_source(model, own_words=True)
         return sources[name]
@@ -299,49 +292,26 @@ def run_theorem6(
 
 def _trained(folder: Path, config: TrainConfig) -> TrainedModel:
     """The model that another part trains."""
-    try:
-        model = load_checkpoint(folder)
-    except InputError:
-        model = None
-    if model is None or model.step < config.optimiser.steps:
-        raise InputError("another part trains it: run this command again when that one has ended")
-    return model
-
-
-def models_folder(directory: Path, name: str) -> Path:
-    """Where the training of a model is kept."""
-    return directory / "models" / name
+    with suppress(InputError):
+        if (model := load_checkpoint(folder)).step >= config.optimiser.steps:
+            return model
+    raise InputError("another part trains it: run this command again when that one has ended")
 
 
 def _sweep(experiment: Theorem6, sources: Mapping[str, LearnerSource], failures: Mapping[str, str]) -> Sweep:
     """The sweep of the models that were trained. Points of the others fail, and say why."""
-    made = {
-        entry.name: sources.get(entry.name) or _untrained(entry, failures.get(entry.name, "not trained yet"))
-        for entry in experiment.models
-    }
     return Sweep(
         **row_of(experiment, ("title", "claim", "lengths", "seeds", "measure", "text", "fit_from")),
-        variants=tuple(SweepVariant(one.name, one.description, made[one.name]) for one in experiment.models),
-        statistics=STATISTICS,
+        variants=tuple(
+            SweepVariant(
+                model.name,
+                model.line,
+                sources.get(model.name) or model.source(failures.get(model.name, "not trained yet")),
+            )
+            for model in experiment.model
+        ),
+        statistics=("mean", "max"),
         inputs=LanguageWords(experiment.inputs),
         tables={"evaluation": Evaluation(experiment.words)},
         placement=experiment.placement.placement(),
     )
-
-
-def _untrained(entry: ModelEntry, failure: str) -> LearnerSource:
-    """The network that is set by hand, or a model that could not be trained."""
-    common: dict[str, Any] = {"language": entry.language, "task": entry.task, "own_words": True}
-    if entry.config is None:
-        model, p = entry.untrained(), entry.language.settings["end_probability"]
-        made = {"type": "exact_parity_rnn", "end_probability": p, "dtype": model.config.dtype}
-        return LearnerSource(
-            "constructed", model.config, made, lambda n, seed: model, end_first=True, **common
-        )
-
-    def build(n: int, seed: int) -> Any:
-        raise InputError(f"{entry.name} could not be trained: {failure}")
-
-    made = {"type": "CheckpointModel", "training": entry.config.table()}
-    end_first = entry.task == "prediction"
-    return LearnerSource("trained", entry.config.model, made, build, end_first=end_first, **common)
