@@ -21,7 +21,7 @@ from jaxsens.theory.tables.sweep import Bounds
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.config import TrainConfig
-from jaxsens.training.records import Saved, TrainingInterrupted
+from jaxsens.training.loop import Saved, TrainingInterrupted
 from tests.commands import refused, run
 from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity
 from tests.training.tiny_training import PREDICTION, THEOREM6, write_training

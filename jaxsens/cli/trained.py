@@ -57,8 +57,8 @@ def train(config: Config, /, *, given: Running) -> int:
     check_folder("train", given.out)
     from jaxsens.core.sweeps.jobs.progress import watching
     from jaxsens.training.config import TrainConfig
+    from jaxsens.training.loop import TrainingDiverged, TrainingInterrupted
     from jaxsens.training.loop import train as run
-    from jaxsens.training.records import TrainingDiverged, TrainingInterrupted
 
     with flags_named({"path": "config"}):
         read = TrainConfig.from_toml(config)

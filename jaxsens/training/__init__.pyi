@@ -9,6 +9,6 @@ from .baselines import RNNConfig as RNNConfig
 from .checkpoints import TrainedModel as TrainedModel
 from .checkpoints import load_checkpoint as load_checkpoint
 from .config import TrainConfig as TrainConfig
+from .loop import TrainingDiverged as TrainingDiverged
+from .loop import TrainingInterrupted as TrainingInterrupted
 from .loop import train as train
-from .records import TrainingDiverged as TrainingDiverged
-from .records import TrainingInterrupted as TrainingInterrupted

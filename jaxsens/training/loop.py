@@ -1,9 +1,13 @@
-"""Training: from a config and a directory to a trained model, resumed exactly where it stopped."""
+"""Training: from a config and a directory to a trained model, resumed exactly where it stopped; and what a training
+reports while it runs, how it ends early, and its tables.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +17,123 @@ import numpy as np
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting
-from jaxsens.core.base.files import only_inside, place_of
+from jaxsens.core.base.files import only_inside, place_of, write_text
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.stopping import ENDING, StopRequest, noting
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.sweeps.jobs.progress import Reporter
-from jaxsens.training import checkpoints, records
+from jaxsens.training import checkpoints
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
-from jaxsens.training.evaluation import accuracy, cross_entropy
-from jaxsens.training.records import (
-    METRICS,
-    EvaluationTable,
-    Records,
-    TrainingDiverged,
-    TrainingInterrupted,
-    Watcher,
-)
+from jaxsens.training.evaluation import CrossEntropy, Recognition, accuracy, cross_entropy
 from jaxsens.training.steps import StepConfig, batches, initial_state, learning_rate, run_steps
+
+Row = tuple[int | float | None, ...]
+
+METRICS = ("step", "length", "loss", "optimum", "gradient_norm", "learning_rate")
+"""The columns of metrics.csv."""
+
+_KEYS = ("step", "n", "words")
+EVALUATIONS = {
+    "prediction": (*_KEYS, "cross_entropy", "excess", "standard_error", "choice", "choice_standard_error"),
+    "recognition": (*_KEYS, "accuracy", "accuracy_standard_error", "margin", "margin_standard_error"),
+}
+"""The columns of evaluation.csv, by task: the step, and the fields of what is found there in their order."""
+
+
+@dataclass(frozen=True)
+class Stepped:
+    """A call of the compiled function has ended.
+
+    Attributes:
+        step: Steps done so far, including those of earlier runs.
+        steps: Steps of the whole training.
+        length: The number of symbols of the inputs.
+        loss: The mean loss over the call's steps, in nats.
+        optimum: For prediction, the least possible loss on the same targets; for recognition, 0.
+    """
+
+    step: int
+    steps: int
+    length: int
+    loss: float
+    optimum: float
+
+    @property
+    def done(self) -> int:
+        """The steps done."""
+        return self.step
+
+    @property
+    def text(self) -> str:
+        """The loss, the optimum and the length."""
+        optimum = f" (optimum {self.optimum:.4f})" if self.optimum else ""
+        return f"loss {self.loss:.4f}{optimum}, n = {self.length}"
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """The model was evaluated after `step` steps."""
+
+    step: int
+    result: CrossEntropy | Recognition
+    done = None
+
+    @property
+    def text(self) -> str:
+        """The step, the length and what was evaluated."""
+        result, where = self.result, f"step {self.step}: n = {self.result.n}"
+        if not isinstance(result, CrossEntropy):
+            return f"{where}: accuracy {result.accuracy:.3f}, margin {result.margin:.3g}"
+        choice = "" if result.choice is None else f", {result.choice:.4f} of it for choosing brackets"
+        return f"{where}: cross-entropy {result.mean:.4f}, {result.excess:.4f} above the optimum{choice}"
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint was written after `step` steps."""
+
+    step: int
+    path: Path
+    done = None
+    text = ""  # the next `Stepped` says as much
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that must not be missed, such as where training resumes, or a damaged checkpoint."""
+
+    text: str
+    done = None
+
+
+Event = Stepped | Evaluated | Saved | Note
+Watcher = Callable[[Event], None]
+
+
+class TrainingInterrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM during training. Everything computed is saved: training again goes on from there.
+
+    Attributes:
+        step: Steps done.
+        directory: The directory of the training.
+        signal: The signal's number.
+    """
+
+    def __init__(self, step: int, directory: Path, number: int) -> None:
+        super().__init__(f"interrupted and saved after step {step}; train again in {directory} to go on")
+        self.step = step
+        self.directory = directory
+        self.signal = number
+
+    @property
+    def exit_code(self) -> int:
+        """128 + the signal's number."""
+        return 128 + self.signal
+
+
+class TrainingDiverged(InputError):
+    """The loss is no longer a finite number. The message says since which step, and what to change."""
 
 
 @naming_arguments
@@ -53,7 +156,7 @@ def train(
     Args:
         config: The config of the training.
         directory: Where to write; created if it does not exist. One process at a time.
-        progress: Called with every event, see `jaxsens.training.records`.
+        progress: Called with every event, see `jaxsens.training.loop`.
 
     Raises:
         TrainingInterrupted: On Ctrl-C, SIGTERM or SIGHUP, after the running steps have ended and been saved. A second
@@ -77,9 +180,8 @@ def train(
         numerics(config.model.dtype),
         noting(*ENDING) as request,
     ):
-        place_of(
-            place / checkpoints.FOLDER / "step"
-        )  # A link that leads out is refused before anything is computed.
+        # A link that leads out is refused before anything is computed.
+        place_of(place / checkpoints.FOLDER / "step")
         _Training(config, place, progress, request).run()
     return load_checkpoint(place)
 
@@ -87,7 +189,7 @@ def train(
 def train_shown(config: TrainConfig, directory: Path, name: str, reporter: Reporter) -> TrainedModel:
     """As `train`, for an item of a job: its reporter shows how far the training is."""
 
-    def watch(event: records.Event) -> None:
+    def watch(event: Event) -> None:
         if event.done is not None:
             reporter.inside(name, event.done, config.optimiser.steps, f"steps, {event.text}")
         elif event.text:
@@ -97,40 +199,34 @@ def train_shown(config: TrainConfig, directory: Path, name: str, reporter: Repor
 
 
 class _Training:
-    """One run of a training."""
+    """One run of a training.
+
+    The tables are lists of rows that begin with the step. Of evaluations those that the config does not ask for are
+    dropped: of other steps, lengths or numbers of words, which an earlier config of this training asked for.
+    """
 
     def __init__(
         self, config: TrainConfig, directory: Path, progress: Watcher | None, request: StopRequest
     ) -> None:
         tell = (lambda event: None) if progress is None else progress
         self.config, self.directory, self.tell, self.request = config, directory, tell, request
-        resumed = checkpoints.resume(directory, config, lambda text: tell(records.Note(text)))
+        self.steps = StepConfig(config.model, config.task, config.optimiser)
+        resumed = checkpoints.resume(directory, config, lambda text: tell(Note(text)))
         # If a signal comes during the evaluations of step 0, step 0 is saved: without a checkpoint, every run would
         # start them again.
         self.saved, self.step = -1, 0
-        tables: dict[str, Any] = {}
+        self.metrics: list[Row] = []
+        self.evaluations: list[Row] = []
         if resumed is None:
             state = initial_state(config)
         else:
             self.step, state, then, tables = resumed
             self.saved = self.step if then == config else -1
             ended = self.step == config.optimiser.steps
-            tell(records.Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
+            tell(Note(f"{'ended before, at' if ended else 'goes on from'} step {self.step}"))
+            self._take_tables(tables)
         # The steps take the memory of their state over: it must be nobody else's.
         self.state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
-        self.metrics = Records(directory / "metrics.csv", METRICS, tables.get("metrics", ()))
-        self.evaluations = EvaluationTable(
-            directory / "evaluation.csv", config, tables.get("evaluations", ())
-        )
-        if resumed is not None:
-            self._write_tables()
-        if self.evaluations.dropped:
-            tell(
-                records.Note(
-                    f"evaluation.csv: {self.evaluations.dropped} rows dropped, not asked for by this config"
-                )
-            )
-        self.steps = StepConfig(config.model, config.task, config.optimiser)
 
     def run(self) -> None:
         """Trains to the end."""
@@ -157,36 +253,67 @@ class _Training:
     def _record(self, begun: int, length: int, losses: np.ndarray, norms: np.ndarray, optimum: float) -> None:
         loss, norm = float(np.mean(losses)), float(np.mean(norms))
         rate = learning_rate(self.config.optimiser, begun)
-        self.metrics.add(self.step, length, loss, optimum, norm, rate)
+        self.metrics.append((self.step, length, loss, optimum, norm, rate))
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            self.metrics.write()
+            self._write_tables()
             first = begun + int(np.argmin(np.isfinite(losses) & np.isfinite(norms)))
             raise TrainingDiverged(
                 f"optimiser.learning_rate = {self.config.optimiser.learning_rate!r}: the loss or its gradient is not "
                 f"finite at step {first}; give a smaller one, a longer warmup or a smaller clip"
             )
-        self.tell(records.Stepped(self.step, self.config.optimiser.steps, length, loss, optimum))
+        self.tell(Stepped(self.step, self.config.optimiser.steps, length, loss, optimum))
 
     def _save(self) -> None:
-        tables = {"metrics": self.metrics.rows, "evaluations": self.evaluations.rows}
+        tables = {"metrics": self.metrics, "evaluations": self.evaluations}
         path = checkpoints.save(self.directory, self.config, self.step, self.state, tables)
         self._write_tables()
         self.saved = self.step
-        self.tell(records.Saved(self.step, path))
-
-    def _write_tables(self) -> None:
-        self.metrics.write()
-        self.evaluations.write()
+        self.tell(Saved(self.step, path))
 
     def _evaluate(self) -> None:
         """Evaluates the lengths that are due and not yet done. Ends early after a signal."""
-        for n in self.evaluations.missing(self.step):
+        config, lengths = self.config, self.config.evaluation.lengths
+        done = {row[:2] for row in self.evaluations}
+        for n in [n for n in lengths if self._is_due(self.step) and (self.step, n) not in done]:
             if self.request.number is not None:
                 return
-            measure = cross_entropy if self.config.task == "prediction" else accuracy
-            subject, words = (self.config.model, self.state.parameters), self.config.evaluation.words
-            result = measure(subject, self.config.language, n, words, self.config.seed)
-            self.evaluations.add_result(self.step, result)
+            measure = cross_entropy if config.task == "prediction" else accuracy
+            model, words = (config.model, self.state.parameters), config.evaluation.words
+            result = measure(model, config.language, n, words, config.seed)
+            self.evaluations.append((self.step, *astuple(result)))
+            self.evaluations.sort(key=lambda row: (row[0], lengths.index(int(row[1] or 0))))
             self.saved = min(self.saved, self.step - 1)  # this step's checkpoint, if any, lacks the result
-            self.evaluations.write()
-            self.tell(records.Evaluated(self.step, result))
+            self._write_tables()
+            self.tell(Evaluated(self.step, result))
+
+    def _is_due(self, step: int) -> bool:
+        every = self.config.evaluation.every
+        return every > 0 and (step % every == 0 or step == self.config.optimiser.steps)
+
+    def _take_tables(self, tables: dict[str, list[list[Any]]]) -> None:
+        rows, asked = tables["evaluations"], self.config.evaluation
+        self.metrics = [tuple(row) for row in tables["metrics"]]
+        self.evaluations = [
+            (step, n, words, *numbers)
+            for step, n, words, *numbers in rows
+            if self._is_due(step) and n in asked.lengths and words == asked.words
+        ]
+        self._write_tables()
+        if dropped := len(rows) - len(self.evaluations):
+            self.tell(Note(f"evaluation.csv: {dropped} rows dropped, not asked for by this config"))
+
+    def _write_tables(self) -> None:
+        _write_table(self.directory / "metrics.csv", METRICS, self.metrics)
+        _write_table(self.directory / "evaluation.csv", EVALUATIONS[self.config.task], self.evaluations)
+
+
+def _write_table(path: Path, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    """Writes a table atomically, unless the file holds just this. Without rows there is no file.
+
+    Reading gives back every number exactly. None is an empty field.
+    """
+    if not rows:
+        path.unlink(missing_ok=True)
+        return
+    texts = [["" if value is None else repr(value) for value in row] for row in rows]
+    write_text(path, "".join(f"{','.join(row)}\n" for row in [columns, *texts]))

@@ -17,8 +17,7 @@ from jaxsens.core.base.files import takes_no_more
 from jaxsens.core.base.sealed import write_sealed
 from jaxsens.training import LSTM, checkpoints
 from jaxsens.training.checkpoints import FOLDER, DamagedCheckpoint, check_directory, load_checkpoint
-from jaxsens.training.loop import train
-from jaxsens.training.records import Note
+from jaxsens.training.loop import Note, train
 from tests.disks import files_of_at_most
 from tests.refusals import refusal, refused
 from tests.training.tiny import Heard, tiny

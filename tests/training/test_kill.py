@@ -23,7 +23,7 @@ CONFIG = table(optimiser={"steps": STEPS}, checkpoint={"every": 4}, evaluation={
 RUN = """
 import json, sys
 from jaxsens.training.config import TrainConfig
-from jaxsens.training.records import TrainingInterrupted
+from jaxsens.training.loop import TrainingInterrupted
 from jaxsens.training.loop import train
 
 try:

@@ -17,8 +17,8 @@ from jaxsens.training import loop
 from jaxsens.training.checkpoints import FOLDER
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import cross_entropy
-from jaxsens.training.loop import METRICS, train
-from jaxsens.training.records import (
+from jaxsens.training.loop import (
+    METRICS,
     Evaluated,
     Event,
     Note,
@@ -26,6 +26,7 @@ from jaxsens.training.records import (
     Stepped,
     TrainingDiverged,
     TrainingInterrupted,
+    train,
 )
 from jaxsens.training.steps import learning_rate
 from tests.refusals import refused

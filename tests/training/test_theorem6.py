@@ -25,7 +25,7 @@ from jaxsens.languages import Dyck, Parity
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.evaluation import accuracy, cross_entropy
-from jaxsens.training.records import TrainingInterrupted
+from jaxsens.training.loop import TrainingInterrupted
 from jaxsens.training.theorem6.run import (
     Theorem6,
     load_theorem6_config,

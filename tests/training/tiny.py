@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 from jaxsens.training.config import TrainConfig
-from jaxsens.training.records import Event
+from jaxsens.training.loop import Event
 
 TINY: dict[str, Any] = {
     "language": {"name": "parity", "end_probability": 0.3},

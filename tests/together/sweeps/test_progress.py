@@ -18,7 +18,7 @@ from jaxsens.core.sweeps.points import select
 from jaxsens.core.sweeps.status import sweep_status
 from jaxsens.core.sweeps.sweep import run_sweep
 from jaxsens.training.evaluation import CrossEntropy, Recognition
-from jaxsens.training.records import Evaluated, Note, Saved, Stepped
+from jaxsens.training.loop import Evaluated, Note, Saved, Stepped
 from tests.core.sweeps.tiny import fake_flip_sensitivity, printed, quiet, tiny_sweep
 from tests.refusals import refused
 
