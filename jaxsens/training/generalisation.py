@@ -18,8 +18,8 @@ next (`jaxsens.training.evaluation.next_symbols`).
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property, partial
 from itertools import product
 from pathlib import Path
@@ -27,11 +27,11 @@ from typing import Annotated, Any, ClassVar, cast
 
 import numpy as np
 from matplotlib.figure import Figure
-from pydantic import ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field
 
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.files import write_text
-from jaxsens.core.base.inputs import count, is_count
+from jaxsens.core.base.inputs import count
 from jaxsens.core.base.sealed import digest
 from jaxsens.core.base.strict import STRICT, Positive, checked_by, parse_toml, read_table, read_toml
 from jaxsens.core.base.text import markdown_table
@@ -39,7 +39,7 @@ from jaxsens.core.report.panels import grid, write_figure
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Seeds
 from jaxsens.core.sweeps.jobs.job import Named, RowsJob, write_table
 from jaxsens.core.sweeps.jobs.progress import Reporter
-from jaxsens.training.config import TrainConfig
+from jaxsens.training.config import DataConfig, OptimiserConfig, TrainConfig
 from jaxsens.training.evaluation import accuracy, next_symbols
 from jaxsens.training.loop import train_shown
 
@@ -52,19 +52,15 @@ EVALUATED = 2**31
 """The seed of the words that are evaluated, the same for every model. No training has it."""
 
 
-def _bins(name: str, value: Any, problems: Problems) -> tuple[Bin, ...]:
-    pairs = value if isinstance(value, tuple | list) else ()
-    sound = (isinstance(pair, tuple | list) and len(pair) == 2 and all(map(is_count, pair)) for pair in pairs)
-    if not pairs or not all(sound):
-        problems.add(name, value, "pairs of the least and the largest length, such as [[1, 50], [51, 100]]")
-        return ()
-    found = tuple((int(least), int(largest)) for least, largest in pairs)
+def _rising(bins: tuple[Bin, ...]) -> tuple[Bin, ...]:
     past = 0
-    for least, largest in found:
+    for least, largest in bins:
         if not past < least <= largest:
-            problems.add(name, [least, largest], "rising lengths of at least 1, each in one bin")
+            raise ValueError(
+                f"should be rising lengths of at least 1, each in one bin, not {least}, {largest}"
+            )
         past = largest
-    return found
+    return bins
 
 
 Place = tuple[str, str, int]
@@ -114,11 +110,11 @@ class Generalisation:
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    bins: Annotated[tuple[Bin, ...], checked_by(_bins)]
+    bins: Annotated[tuple[Bin, ...], Field(min_length=1), AfterValidator(_rising)]
     language: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
     model: Annotated[tuple[dict[str, Any], ...], Field(min_length=1)]
-    optimiser: dict[str, Any]
-    data: dict[str, Any] = field(default_factory=dict)
+    optimiser: OptimiserConfig
+    data: DataConfig = field(default_factory=DataConfig)
     seeds: Seeds = (0,)
     lengths_per_bin: Positive = 2
     words: Annotated[int, checked_by(count, least=2)] = 200
@@ -178,18 +174,15 @@ class Generalisation:
 
     def write(self, folder: Path, rows: Sequence[GeneralisationRow]) -> tuple[str, Path]:
         """Writes accuracy.csv, .md, .svg and .png, each atomically; returns the table as Markdown, and the figure."""
-        table = self.markdown(rows)
-        write_table(folder / "accuracy.csv", COLUMNS, self.listed(rows))
-        above = (f"# {self.title}" if self.title else "", self.claim.strip())
-        write_text(folder / "accuracy.md", "\n\n".join(filter(None, (*above, table))) + "\n")
-        return table, write_figure(folder, "accuracy", self.figure(rows))
-
-    def listed(self, rows: Sequence[GeneralisationRow]) -> Iterator[dict[str, Any]]:
-        """A line for each trained model and bin."""
+        table, lines = self.markdown(rows), []
         for row in rows:
             for pair, lengths, *found in zip(self.bins, row.lengths, row.accuracies, row.errors, strict=True):
                 line = (row.language, row.model, row.seed, *pair, self.words * len(lengths), *found)
-                yield dict(zip(COLUMNS, line, strict=True))
+                lines.append(dict(zip(COLUMNS, line, strict=True)))
+        write_table(folder / "accuracy.csv", COLUMNS, lines)
+        above = (f"# {self.title}" if self.title else "", self.claim.strip())
+        write_text(folder / "accuracy.md", "\n\n".join(filter(None, (*above, table))) + "\n")
+        return table, write_figure(folder, "accuracy", self.figure(rows))
 
     def markdown(self, rows: Sequence[GeneralisationRow]) -> str:
         """The accuracies: a line for each language and model, a column for each bin, mean over seeds.
@@ -270,10 +263,10 @@ def _training(
         "task": task,
         "language": {key: value for key, value in language.items() if key != "task"},
         "model": model,
-        "data": given.data,
-        "optimiser": given.optimiser,
+        "data": asdict(given.data),
+        "optimiser": asdict(given.optimiser),
         "evaluation": {"every": 0, "lengths": every},
-        "checkpoint": {"every": given.optimiser.get("steps", 1), "keep": 1},
+        "checkpoint": {"every": given.optimiser.steps, "keep": 1},
     }
     try:
         config = TrainConfig.from_table(table)

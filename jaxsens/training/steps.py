@@ -5,7 +5,6 @@ words, in nats; and AdamW with its schedule and gradient clipping, and the compi
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -126,29 +125,20 @@ def own_rows(config: TrainableConfig, parameters: Any, tokens: Tokens) -> tuple[
     return dataclasses.replace(parameters, embedding=rows), jnp.arange(tokens.shape[0])
 
 
-def next_symbol_loss(
+def loss_of(
     config: TrainableConfig,
+    task: Task,
     parameters: Any,
     tokens: Int[Array, "batch n"],
-    targets: Float[Array, "batch n outcomes"],
+    targets: Float[Array, "batch *n outcomes"],
 ) -> Float[Array, ""]:
-    """The cross-entropy of the predictions at every position, averaged over positions and inputs.
+    """The cross-entropy, averaged over inputs: for prediction of the next symbol at every position, averaged over
+    positions too; for recognition of the label (not a member, member) at the readout.
 
-    `targets` are the probabilities of the next symbol, or 0s and a 1 for a symbol that was drawn.
+    `targets` are probabilities, or 0s and a 1 for what was drawn.
     """
-    return _cross_entropy(sequence_logits, config, parameters, tokens, targets)
+    logits_of = sequence_logits if task == "prediction" else readout_logits
 
-
-def recognition_loss(
-    config: TrainableConfig, parameters: Any, tokens: Int[Array, "batch n"], targets: Float[Array, "batch 2"]
-) -> Float[Array, ""]:
-    """The cross-entropy of the label (not a member, member) at the readout, averaged over inputs."""
-    return _cross_entropy(readout_logits, config, parameters, tokens, targets)
-
-
-def _cross_entropy(
-    logits_of: Callable[..., Array], config: TrainableConfig, parameters: Any, tokens: Array, targets: Array
-) -> Array:
     def one(word: Array) -> Array:
         return logits_of(config, *own_rows(config, parameters, word))
 
@@ -221,14 +211,14 @@ def run_steps(
     config: StepConfig, state: TrainState, tokens: Array, targets: Array
 ) -> tuple[TrainState, StepMetrics]:
     """One step of training for each batch of a call, compiled once for each length. Donates the given state."""
-    loss_of = next_symbol_loss if config.task == "prediction" else recognition_loss
     transform = transformation(config.optimiser)
 
     def step(state: TrainState, batch: tuple[Array, Array]) -> tuple[TrainState, StepMetrics]:
-        loss, gradient = jax.value_and_grad(partial(loss_of, config.model))(state.parameters, *batch)
+        of_batch = partial(loss_of, config.model, config.task)
+        value, gradient = jax.value_and_grad(of_batch)(state.parameters, *batch)
         updates, optimiser = transform.update(gradient, state.optimiser, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
-        return TrainState(parameters, optimiser), StepMetrics(loss, optax.tree.norm(gradient))
+        return TrainState(parameters, optimiser), StepMetrics(value, optax.tree.norm(gradient))
 
     return jax.lax.scan(step, state, (tokens, targets))
 

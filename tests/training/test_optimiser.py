@@ -22,7 +22,7 @@ from jaxsens.training.steps import (
     initial_parameters,
     initial_state,
     learning_rate,
-    next_symbol_loss,
+    loss_of,
     one_hot_draws,
     run_steps,
     transformation,
@@ -47,7 +47,7 @@ def by_hand(config: Any, steps: int) -> tuple[Any, list[float], list[float]]:
     """Adam with clipping and decoupled weight decay, a step at a time in NumPy."""
     options = config.optimiser
     parameters = jax.tree.map(np.asarray, initial_state(config).parameters)
-    loss_and_gradient = jax.jit(jax.value_and_grad(partial(next_symbol_loss, config.model)))
+    loss_and_gradient = jax.jit(jax.value_and_grad(partial(loss_of, config.model, "prediction")))
     first = jax.tree.map(np.zeros_like, parameters)
     second = jax.tree.map(np.zeros_like, parameters)
     losses, norms = [], []

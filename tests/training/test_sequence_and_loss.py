@@ -18,10 +18,9 @@ from jaxsens.core.models.transformer.module import build
 from jaxsens.training.baselines import ConvolutionConfig, LSTMConfig, RNNConfig
 from jaxsens.training.steps import (
     initial_parameters,
-    next_symbol_loss,
+    loss_of,
     own_rows,
     readout_logits,
-    recognition_loss,
     sequence_logits,
 )
 from tests import reference
@@ -111,7 +110,7 @@ def test_the_next_symbol_loss_is_the_cross_entropy_of_a_plain_loop(config):
     targets = rng.dirichlet([0.5] * 4, size=TOKENS.shape)
     targets[0, 1] = [0, 0, 1, 0]
     with numerics("float64"):
-        loss = float(jax.jit(partial(next_symbol_loss, config))(parameters, TOKENS, targets))
+        loss = float(jax.jit(partial(loss_of, config, "prediction"))(parameters, TOKENS, targets))
     assert loss == pytest.approx(reference_loss(config, parameters, TOKENS, targets), rel=1e-12)
 
 
@@ -126,7 +125,7 @@ def test_the_recognition_loss_is_that_of_the_labels_at_the_readout(config):
     parameters, tokens = parameters_of(config, seed=2), TOKENS[:, ::-1]
     targets = np.array([[0.0, 1.0], [1.0, 0.0], [0.0, 1.0]])
     with numerics("float64"):
-        loss = float(jax.jit(partial(recognition_loss, config))(parameters, tokens, targets))
+        loss = float(jax.jit(partial(loss_of, config, "recognition"))(parameters, tokens, targets))
     expected = 0.0
     for word, target in zip(tokens, targets, strict=True):
         out = output_of(config, parameters, word)
@@ -162,7 +161,7 @@ def test_the_gradient_is_that_of_the_loss_for_every_kind_of_weighting(weighting,
     @jax.jit
     @jax.value_and_grad
     def loss_and_gradient(tree: Any) -> Any:
-        return next_symbol_loss(config, tree, jnp.asarray(TOKENS), jnp.asarray(targets))
+        return loss_of(config, "prediction", tree, jnp.asarray(TOKENS), jnp.asarray(targets))
 
     with numerics("float64"):
         _, gradient = loss_and_gradient(parameters)
