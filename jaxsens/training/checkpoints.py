@@ -131,7 +131,8 @@ def save(
     Raises:
         OSError: naming the checkpoint, if it cannot be written.
     """
-    folder, table, arrays = directory / FOLDER, config.table(), _arrays(state)
+    folder, table = directory / FOLDER, config.table()
+    arrays = {keystr(place): np.asarray(leaf) for place, leaf in tree_leaves_with_path(state)}
     path = folder / f"step_{step:08d}"
     made_place(path)
     try:
@@ -143,7 +144,7 @@ def save(
                 _reserve(folder / "room.orbax-checkpoint-tmp", sum(array.nbytes for array in arrays.values()))
                 manager.save(step, args=orbax.args.Composite(**{_STATE: orbax.args.PyTreeSave(arrays)}))
                 for place in (*path.rglob("*"), path, folder):
-                    _flush(place)
+                    _flush(place)  # before the manifest that seals it
             manifest = {
                 "step": step,
                 "config": table,
@@ -281,20 +282,11 @@ def _read(path: Path) -> tuple[dict[str, Any], TrainState]:
     config = TrainConfig.from_table(manifest["config"], subject)
     with numerics(config.model.dtype):
         expected = state_shapes(config)
-    names = [keystr(place) for place, _ in tree_leaves_with_path(expected)]
-    state = jax.tree.structure(expected).unflatten(map(arrays.get, names))
-    if arrays.keys() != {*names} or not jax.tree.all(jax.tree.map(_fits, state, expected)):
+    shapes = {keystr(place): (one.shape, one.dtype) for place, one in tree_leaves_with_path(expected)}
+    if {name: (array.shape, array.dtype) for name, array in arrays.items()} != shapes:
         why = f"{_STATE}: its arrays are not those of its config by optax {version('optax')}"
         raise DamagedCheckpoint(f"{why}; written with {manifest['versions']}", subject=subject)
-    return manifest, state
-
-
-def _fits(array: np.ndarray, expected: jax.ShapeDtypeStruct) -> bool:
-    return (array.shape, array.dtype) == (expected.shape, expected.dtype)
-
-
-def _arrays(state: TrainState) -> dict[str, np.ndarray]:
-    return {keystr(place): np.asarray(leaf) for place, leaf in tree_leaves_with_path(state)}
+    return manifest, jax.tree.structure(expected).unflatten([arrays[name] for name in shapes])
 
 
 def _identity(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +22,9 @@ from jaxsens.languages import Dyck, Parity
 from jaxsens.training import loop
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.evaluation import accuracy, cross_entropy
-from jaxsens.training.loop import TrainingInterrupted
+from jaxsens.training.loop import Stepped
 from jaxsens.training.theorem6.run import (
     Theorem6,
-    load_theorem6_config,
     parse_theorem6_config,
     run_theorem6,
 )
@@ -37,7 +33,6 @@ from tests.disks import files_of_at_most
 from tests.refusals import refusal, refused
 from tests.training.tiny_training import PREDICTION, THEOREM6, trained_into, write_training
 
-ROOT = Path(__file__).resolve().parents[2]
 POINTS = [(name, n, seed) for name in ("lstm", "rnn") for n in (2, 4, 6) for seed in (0, 1)]
 DYCK = """
 lengths = [8]
@@ -232,20 +227,31 @@ def test_a_directory_with_another_training_is_refused_before_anything_is_trained
     assert ended(other, out) == [(1, 1, 1), (6, 12, 12), (6, 12, 12)]
 
 
-def test_a_changed_run_that_is_stopped_in_training_leaves_config_and_plan_of_one_run(
+def test_a_run_that_is_stopped_in_training_leaves_config_and_plan_and_the_next_goes_on(
     out, tmp_path, monkeypatch
 ):
+    real, names = loop.train, ("sweep.toml", "sweep.json")
+
     def stopped(config, directory, progress):
-        raise TrainingInterrupted(2, directory, 15)
+        def heard(event):
+            progress(event)
+            if isinstance(event, Stepped) and event.step == 2:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return real(config, directory, heard)
 
     write_training(tmp_path)
-    names = ("sweep.toml", "sweep.json")
+    shutil.rmtree(out / "models")
     written = [(out / name).read_bytes() for name in names]
     other = parse_theorem6_config(THEOREM6.replace("words = 4", "words = 6"), "tiny", tmp_path)
     monkeypatch.setattr(loop, "train", stopped)
     _, (outcome,) = run_theorem6(other, out, quiet())
     assert outcome.exit_code == 143
     assert [(out / name).read_bytes() for name in names] == written
+    monkeypatch.undo()
+    console = quiet()
+    assert [one.finished for one in run_theorem6(other, out, console)[1]] == [1, 12, 12]
+    assert "lstm: goes on from step 2" in printed(console)
 
 
 def test_a_damaged_evaluation_is_computed_again(experiment, out):
@@ -256,32 +262,3 @@ def test_a_damaged_evaluation_is_computed_again(experiment, out):
         read_records(out, read_plan(out), "evaluation")
     assert ended(experiment, out)[1:] == [(0, 12, 12), (1, 12, 12)]
     assert tables(out) == written
-
-
-@pytest.mark.long
-def test_sigterm_while_training_is_saved_and_the_next_run_goes_on(tmp_path):
-    endless = PREDICTION.replace("every = 4", "every = 0").replace(
-        "steps = 4}", 'steps = 200000, schedule = "constant"}'
-    )
-    train = write_training(tmp_path, endless)
-    (tmp_path / "theorem6.toml").write_text(THEOREM6)
-    command = [sys.executable, "-m", "jaxsens.cli", "theorem6", str(tmp_path / "theorem6.toml"), "--out"]
-    found = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [*command, str(tmp_path / "out")], cwd=ROOT, env=found, stderr=subprocess.PIPE, text=True
-    )
-    checkpoints, deadline = tmp_path / "out" / "models" / "lstm" / "checkpoints", time.monotonic() + 120
-    while not [*checkpoints.glob("step_*")]:
-        assert process.poll() is None, process.communicate()[1]
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    assert "To resume: jaxsens theorem6" in process.communicate(timeout=60)[1]
-    assert process.returncode == 143
-    saved = max(checkpoints.glob("step_*"))
-    step = int(saved.name.removeprefix("step_"))
-    train.write_text(endless.replace("steps = 200000", f"steps = {step + 4}"))
-    console = quiet()
-    _, outcomes = run_theorem6(load_theorem6_config(tmp_path / "theorem6.toml"), tmp_path / "out", console)
-    assert [one.finished for one in outcomes] == [1, 12, 12]
-    assert f"lstm: goes on from step {step}" in printed(console)

@@ -78,12 +78,14 @@ RECORDS = [
 ]
 """Transformers that end at chance beside recurrent networks that stay at the optimum."""
 
-PARITY, DYCK, RECOGNITION = GROUPS = groups(RECORDS)
+PARITY, DYCK, RECOGNITION = groups(RECORDS)
 
 
 def figure_of(group):
     draw = recognition_figure if group.task == "recognition" else cross_entropy_figure
-    return draw(group).figure
+    figure = draw(group).figure
+    assert clashes(figure) == []
+    return figure
 
 
 def guides(axes) -> dict[str, np.ndarray]:
@@ -109,6 +111,18 @@ def test_the_lines_of_parity_are_optimum_unigram_level_and_the_logarithms():
     for name, value in expected.items():
         np.testing.assert_array_equal(lines[name][:, 0], LENGTHS)
         np.testing.assert_allclose(lines[name][:, 1], value)
+    # A model's line goes through its medians over seeds, and the legend says how far the model was trained.
+    soft = next(line for line in axes.lines if line.get_color() == "#0072B2")
+    value = 0.1 * parity.optimal_cross_entropy(9) + 0.9 * parity.unigram_cross_entropy(9)
+    np.testing.assert_allclose(np.asarray(soft.get_ydata()), value)
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == [
+        "parity-transformer:  trained up to n = 128",
+        "parity-lstm:  trained up to n = 40",
+        "exact:  set by hand",
+    ]
+    assert set(guides(figure_of(RECOGNITION).axes[0])) == {"all correct", "chance"}
 
 
 def test_the_line_of_theorem_6_for_brackets_is_the_optimum_and_the_blind_guesses():
@@ -125,26 +139,6 @@ def test_the_line_of_theorem_6_for_brackets_is_the_optimum_and_the_blind_guesses
     np.testing.assert_allclose(np.asarray(soft.get_ydata()), 0.9 * math.log(2))
 
 
-def test_a_model_is_drawn_through_its_medians_over_seeds_and_says_how_far_it_was_trained():
-    (axes,) = figure_of(PARITY).axes
-    soft = next(line for line in axes.lines if line.get_color() == "#0072B2")
-    level = Parity(0.5)
-    value = 0.1 * level.optimal_cross_entropy(9) + 0.9 * level.unigram_cross_entropy(9)
-    np.testing.assert_allclose(np.asarray(soft.get_ydata()), value)
-    legend = axes.get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == [
-        "parity-transformer:  trained up to n = 128",
-        "parity-lstm:  trained up to n = 40",
-        "exact:  set by hand",
-    ]
-
-
-@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.slug)
-def test_no_text_of_a_figure_overlaps_another(group):
-    assert clashes(figure_of(group)) == []
-
-
 def test_sentences_give_the_distance_to_chance_and_to_the_optimum():
     soft, lstm, _ = sentences(PARITY)
     assert soft == (
@@ -153,6 +147,10 @@ def test_sentences_give_the_distance_to_chance_and_to_the_optimum():
         "the optimum is 0.8664. This is 90 % of the way from the optimum to chance."
     )
     assert lstm.endswith("This is 0 % of the way from the optimum to chance.")
+    (worse,) = sentences(alone(PARITY_TABLE, share=2.27))
+    assert worse.endswith(
+        " above the unigram level 1.0822; the optimum is 0.8664. This is worse than chance."
+    )
     soft, lstm = sentences(DYCK)
     gap = Dyck(2, 0.5).theorem6_gap(1024)
     assert (
@@ -167,11 +165,6 @@ def test_sentences_give_the_distance_to_chance_and_to_the_optimum():
         == "recognition-transformer: at n = 1024 it labels 55 % of the words correctly, with a margin of 0.5 "
         "(medians over seeds)."
     )
-
-
-def test_a_model_that_is_worse_than_chance_is_said_to_be_worse_and_not_part_of_the_way():
-    (soft,) = sentences(alone(PARITY_TABLE, share=2.27))
-    assert soft.endswith(" above the unigram level 1.0822; the optimum is 0.8664. This is worse than chance.")
 
 
 @pytest.mark.quick(1)
