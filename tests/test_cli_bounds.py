@@ -24,7 +24,7 @@ from jaxsens.training.config import TrainConfig
 from jaxsens.training.loop import Saved, TrainingInterrupted
 from tests.commands import refused, run
 from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity
-from tests.training.tiny_training import PREDICTION, THEOREM6, write_training
+from tests.training.tiny import PREDICTION, THEOREM6, write_training
 
 CONFIG = TINY.replace("[4, 6]", "[4, 5, 6]") + "\n[bounds]\nrestarts = 1\n"
 

@@ -14,7 +14,6 @@ import pytest
 
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.transformer.module import build
-from jaxsens.languages import Parity, language
 from jaxsens.training.config import OptimiserConfig
 from jaxsens.training.steps import (
     StepConfig,
@@ -26,7 +25,6 @@ from jaxsens.training.steps import (
     one_hot_draws,
     run_steps,
     transformation,
-    with_boundary,
 )
 from tests.training.tiny import tiny
 
@@ -209,6 +207,7 @@ def test_recognition_reads_the_boundary_last_and_is_given_the_label():
     config = tiny(task="recognition", data={"batch": 20})
     made = batches(config, 0)
     assert (made.tokens[..., -1] == config.boundary).all()
+    assert (made.tokens.dtype, config.boundary) == (np.int32, 2)
     members = config.language.member(made.tokens[..., :-1])
     assert np.array_equal(made.targets[..., 1] == 1, members)
     assert np.array_equal(made.targets.sum(axis=-1), np.ones(members.shape))
@@ -221,10 +220,3 @@ def test_lengths_are_drawn_from_all_that_the_curriculum_allows():
     config = tiny(data={"lengths": [1, 6], "distinct": 6, "curriculum": stages}, optimiser={"steps": 200})
     assert {batches(config, step).length for step in range(0, 100, 2)} == {1, 2, 3}
     assert {batches(config, step).length for step in range(100, 200, 2)} == {1, 2, 3, 4, 5, 6}
-
-
-def test_the_boundary_symbol_is_the_number_after_the_alphabet():
-    words = np.array([[0, 1], [1, 1]], np.int8)
-    assert with_boundary(words, Parity(0.1), "prediction").tolist() == [[2, 0, 1], [2, 1, 1]]
-    assert with_boundary(words, Parity(0.1), "recognition").tolist() == [[0, 1, 2], [1, 1, 2]]
-    assert with_boundary(words, language("2dyck"), "recognition").dtype == np.int32

@@ -17,7 +17,7 @@ from jaxsens.core.sweeps.sweep import run_sweep
 from jaxsens.training.checkpoints import load_checkpoint
 from tests.core.sweeps.tiny import quiet
 from tests.refusals import refused
-from tests.training.tiny_training import PREDICTION, RECOGNITION, TRANSFORMER, trained_into
+from tests.training.tiny import PREDICTION, RECOGNITION, TRANSFORMER, trained_into
 
 SWEEP = """
 lengths = [4, 6]

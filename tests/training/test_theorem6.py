@@ -31,7 +31,7 @@ from jaxsens.training.theorem6.run import (
 from tests.core.sweeps.tiny import printed, quiet
 from tests.disks import files_of_at_most
 from tests.refusals import refusal, refused
-from tests.training.tiny_training import PREDICTION, THEOREM6, trained_into, write_training
+from tests.training.tiny import PREDICTION, THEOREM6, trained_into, write_training
 
 POINTS = [(name, n, seed) for name in ("lstm", "rnn") for n in (2, 4, 6) for seed in (0, 1)]
 DYCK = """

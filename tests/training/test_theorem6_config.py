@@ -9,7 +9,7 @@ from jaxsens.languages import Parity
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.theorem6.run import load_theorem6_config, parse_theorem6_config
 from tests.refusals import refused
-from tests.training.tiny_training import PREDICTION, RECOGNITION, THEOREM6, TRANSFORMER, write_training
+from tests.training.tiny import PREDICTION, RECOGNITION, THEOREM6, TRANSFORMER, write_training
 
 INLINE = """
 lengths = [4]

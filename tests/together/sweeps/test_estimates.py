@@ -33,7 +33,7 @@ from jaxsens.training.theorem6.run import parse_theorem6_config
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, problems_of, quiet, tiny_sweep
 from tests.refusals import refusal, refused
 from tests.training.test_theorem6_config import INLINE
-from tests.training.tiny_training import PREDICTION
+from tests.training.tiny import PREDICTION
 
 SOFT = TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]').replace("[4, 6]", "[8, 40]")
 
