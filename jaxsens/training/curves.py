@@ -64,30 +64,32 @@ def read_table(path: Path) -> pandas.DataFrame:
 
 
 def _draw_loss(axes: Axes, metrics: pandas.DataFrame) -> None:
-    known = bool((metrics["optimum"] > 0).any())
-    axes.plot(metrics["step"], metrics["loss"], color=line_style(0).colour, linewidth=1.4, label="loss")
+    known, steps = bool((metrics["optimum"] > 0).any()), metrics["step"]
+    axes.plot(steps, metrics["loss"], color=line_style(0).colour, linewidth=1.4, label="loss")
     if known:
-        axes.plot(
-            metrics["step"], metrics["optimum"], color=GREY, linewidth=1.0, label="smallest possible loss"
-        )
+        axes.plot(steps, metrics["optimum"], color=GREY, linewidth=1.0, label="smallest possible loss")
     axes.set_title("Loss")
     axes.set_ylabel("cross-entropy (nats), mean over positions" if known else "loss (nats)")
 
 
 def _draw_evaluations(axes: Axes, evaluations: pandas.DataFrame) -> None:
     predicts = "cross_entropy" in evaluations.columns
+    column, best, label = (
+        ("excess", 0.0, "cross-entropy above the optimum (nats)")
+        if predicts
+        else ("accuracy", 1.0, "share of words labelled correctly")
+    )
     for k, (n, rows) in enumerate(evaluations.groupby("n")):
+        colour, marker, label_n = line_style(k).colour, line_style(k).marker, f"n = {n:g}"
         axes.plot(
             rows["step"],
-            rows["excess" if predicts else "accuracy"],
-            color=line_style(k).colour,
-            marker=line_style(k).marker,
+            rows[column],
+            color=colour,
+            marker=marker,
             markersize=4,
             linewidth=1.2,
-            label=f"n = {n:g}",
+            label=label_n,
         )
-    axes.axhline(0.0 if predicts else 1.0, color=GREY, linewidth=0.8)
+    axes.axhline(best, color=GREY, linewidth=0.8)
     axes.set_title("Evaluations")
-    axes.set_ylabel(
-        "cross-entropy above the optimum (nats)" if predicts else "share of words labelled correctly"
-    )
+    axes.set_ylabel(label)

@@ -247,7 +247,7 @@ class _Training:
             begun, done = self.step, batch
             self.step += config.data.steps_per_call
             batch = batches(config, self.step) if self.step < total else None
-            losses, norms = np.asarray(measured.loss), np.asarray(measured.gradient_norm)
+            losses, norms = map(np.asarray, measured)
             self._record(begun, done.length, losses, norms, done.optimum)
 
     def _record(self, begun: int, length: int, losses: np.ndarray, norms: np.ndarray, optimum: float) -> None:

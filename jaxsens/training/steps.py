@@ -157,13 +157,6 @@ class TrainState(NamedTuple):
     optimiser: Any
 
 
-class StepMetrics(NamedTuple):
-    """The loss of each step, and the global norm of its gradient before any clipping."""
-
-    loss: Float[Array, " steps"]
-    gradient_norm: Float[Array, " steps"]
-
-
 @dataclass(frozen=True)
 class StepConfig:
     """The part of a config that the compiled steps depend on."""
@@ -209,16 +202,19 @@ def state_shapes(config: TrainConfig) -> TrainState:
 @partial(jax.jit, static_argnums=0, donate_argnums=1)
 def run_steps(
     config: StepConfig, state: TrainState, tokens: Array, targets: Array
-) -> tuple[TrainState, StepMetrics]:
-    """One step of training for each batch of a call, compiled once for each length. Donates the given state."""
+) -> tuple[TrainState, tuple[Array, Array]]:
+    """One step of training for each batch of a call, compiled once for each length. Donates the given state.
+
+    Returns the state, and for each step the loss and the global norm of its gradient before any clipping.
+    """
     transform = transformation(config.optimiser)
 
-    def step(state: TrainState, batch: tuple[Array, Array]) -> tuple[TrainState, StepMetrics]:
+    def step(state: TrainState, batch: tuple[Array, Array]) -> tuple[TrainState, tuple[Array, Array]]:
         of_batch = partial(loss_of, config.model, config.task)
         value, gradient = jax.value_and_grad(of_batch)(state.parameters, *batch)
         updates, optimiser = transform.update(gradient, state.optimiser, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
-        return TrainState(parameters, optimiser), StepMetrics(value, optax.tree.norm(gradient))
+        return TrainState(parameters, optimiser), (value, optax.tree.norm(gradient))
 
     return jax.lax.scan(step, state, (tokens, targets))
 

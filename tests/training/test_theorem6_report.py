@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from jaxsens.languages import Dyck, Parity, language
-from jaxsens.training.theorem6.evaluation import Evaluation, EvaluationRecord, Lines
+from jaxsens.training.evaluation import EvaluationRecord, Lines
+from jaxsens.training.theorem6.evaluation import Evaluation
 from jaxsens.training.theorem6.report import (
     Group,
     cross_entropy_figure,

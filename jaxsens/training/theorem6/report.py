@@ -20,7 +20,7 @@ from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.sweep import row_of
 from jaxsens.formal.languages import Dyck, Language
 from jaxsens.training.baselines import NEVER
-from jaxsens.training.theorem6.evaluation import EVALUATION_COLUMNS, EvaluationRecord, Lines
+from jaxsens.training.evaluation import EVALUATION_COLUMNS, EvaluationRecord, Lines
 
 if TYPE_CHECKING:
     import pandas
