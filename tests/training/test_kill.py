@@ -40,7 +40,7 @@ def start(directory: Path) -> subprocess.Popen[str]:
 
 
 def newest(directory: Path) -> int:
-    steps = [int(path.name[5:]) for path in (directory / FOLDER).glob("step_*")]
+    steps = [int(path.name[5:]) for path in (directory / FOLDER).glob("step_????????")]
     return max(steps, default=0)
 
 
