@@ -186,19 +186,18 @@ def _predicted(critical: dict[tuple[int, int], float]) -> dict[str, tuple[float,
 def _slopes(points: pandas.DataFrame, schedules: dict[str, Schedule], statistic: str) -> pandas.DataFrame:
     import pandas as pd
 
-    fits = [
-        fit
-        for fit in fit_exponents(points.loc[points["variant"].isin([*schedules]), :])
-        if fit.statistic == statistic
-    ]
     rows = []
-    for fit in fits:
+    for fit in fit_exponents(points.loc[points["variant"].isin([*schedules]), :]):
+        if fit.statistic != statistic:
+            continue
         schedule = schedules[fit.variant]
         whole = (math.nan, math.nan, fit.exponent, fit.ci_low, fit.ci_high, fit.values - fit.points)
         local = [(one.low, one.high, one.slope, one.ci_low, one.ci_high, 0) for one in fit.local]
         # The constant is a power of both, with a = 0.
-        powers = {"log n": schedule.log_power, "n": schedule.power}
-        of = [family for family in powers if not any(powers[other] for other in powers if other != family)]
-        rows += [(family, powers[family], *values) for family in of for values in (whole, *local)]
+        for family, power, other in (
+            ("log n", schedule.log_power, schedule.power),
+            ("n", schedule.power, schedule.log_power),
+        ):
+            rows += [] if other else [(family, power, *values) for values in (whole, *local)]
     columns = ["family", "a", "low", "high", "slope", "ci_low", "ci_high", "left_out"]
     return pd.DataFrame(rows, columns=columns)

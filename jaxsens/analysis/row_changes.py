@@ -21,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base import inputs, stopping
-from jaxsens.core.base.errors import FLIP_BYTES, InputError, Problems, check_fits, collecting
+from jaxsens.core.base.errors import FLIP_BYTES, InputError, check_fits, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS
 from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.sealed import SavedResult
@@ -233,10 +233,7 @@ def influence_matrix(
             that are not finite.
     """
     tokens, model = encoded(model, tokens), as_model(model)
-    with collecting("influence_matrix") as problems:
-        request = _checked(model, tokens, flips, measure, placement, 1, problems)
-    with numerics(request.model.dtype):
-        return _measured("influence_matrix", request, _rows_of(request))
+    return _measured("influence_matrix", model, tokens, flips, measure, placement)
 
 
 @naming_arguments
@@ -261,62 +258,58 @@ def layer_changes(
     if config is None:
         remedy = instead_of(model, "a jaxsens Transformer: other models have no layers to look into")
         raise InputError.of("model", type(model).__name__, remedy, subject="layer_changes")
-    with collecting("layer_changes") as problems:
-        request = _checked(subject, tokens, flips, measure, placement, config.layers + 1, problems)
-        if request.norm.outputs is not None:
-            problems.add("measure", request.norm, "without outputs: rows of layers have none")
-    with numerics(config.dtype):
-        return _measured("layer_changes", request, TransformerLevels(config))
+    rows = Rows(config, levels=True)
+    return _measured("layer_changes", subject, tokens, flips, measure, placement, rows)
 
 
-@dataclass(frozen=True)
-class RowsRequest:
-    """What is measured: the model, its one input, the flips, the norm, where, and how many levels of rows."""
+def _measured(
+    function: str,
+    model: Model,
+    tokens: Any,
+    flips: Any,
+    measure: Any,
+    placement: Any,
+    rows: Callable[[Any, Any], Any] | None = None,
+) -> RowChanges:
+    """Returns the changes of the rows that `rows`, a hashable function of parameters and tokens, returns; by default of
+    the output rows.
 
-    model: Model
-    words: Int[np.ndarray, "1 n"]
-    flips: FlipTable
-    norm: Norm
-    placement: Placement
-    levels: int
-
-
-def _checked(
-    model: Model, tokens: Any, flips: Any, measure: Any, placement: Any, levels: int, problems: Problems
-) -> RowsRequest:
-    """Returns what is measured; raises all errors together."""
-    words = as_inputs(model, tokens, problems, one=True)
-    default = default_flips(model)
-    # After an error the default is what the other arguments are checked with.
-    requested = read_substitution(flips, default, problems) or default
-    norm, devices = read_norm(measure, problems), checked_placement(placement, problems, model.mesh)
-    # No row is read, so none is left out of the flips.
-    selection = select(requested, dataclasses.replace(model, readout=None), words, problems)
-    problems.raise_if_any()
-    count, n = selection.number(), words.shape[1]
-    needed = count * (FLIP_BYTES + levels * n * np.dtype(model.dtype).itemsize) + 8 * n * n
-    what = f"the changes of {levels * n} rows under {count} flips"
-    check_fits("tokens", f"length {n}", needed, what, FEWER_FLIPS, problems)
-    problems.raise_if_any()
-    return RowsRequest(model, words, selection.flips(), norm, devices, levels)
-
-
-def _measured(function: str, request: RowsRequest, rows: Callable[[Any, Any], Any]) -> RowChanges:
-    """Returns the changes of the rows that `rows`, a hashable function of parameters and tokens, returns."""
-    model, words, table, norm = request.model, request.words, request.flips, request.norm
-    chosen = norm.coordinates(model.outputs) if request.levels == 1 else None
-    n, positions = words.shape[1], table.positions[:, 0]
-    request.placement.agree((function, fingerprint(model, n), words.tobytes(), norm))
-    engine = RowsEngine(norm, chosen, rows)
-    parameters = jax.tree.map(jnp.asarray, model.parameters)
-    flips = table.inputs, table.positions, table.symbols
-    with stopping.noting(signal.SIGINT):
-        changes = Measuring(engine, parameters, words, *flips, request.placement).changes()[0]
-    norms = changes.reshape(len(table), request.levels, n)
-    if model.config is None and model.given_layers is None:
-        check_alone(model, words, table, 0, norms[:, 0], VmapEngine(norm, chosen, model.apply))
+    Raises:
+        InputError: all errors of the arguments together.
+    """
+    levels = 1 if rows is None or model.config is None else model.config.layers + 1
+    with collecting(function) as problems:
+        words = as_inputs(model, tokens, problems, one=True)
+        default = default_flips(model)
+        # After an error the default is what the other arguments are checked with.
+        requested = read_substitution(flips, default, problems) or default
+        norm, devices = read_norm(measure, problems), checked_placement(placement, problems, model.mesh)
+        # No row is read, so none is left out of the flips.
+        selection = select(requested, dataclasses.replace(model, readout=None), words, problems)
+        problems.raise_if_any()
+        count, n = selection.number(), words.shape[1]
+        needed = count * (FLIP_BYTES + levels * n * np.dtype(model.dtype).itemsize) + 8 * n * n
+        what = f"the changes of {levels * n} rows under {count} flips"
+        check_fits("tokens", f"length {n}", needed, what, FEWER_FLIPS, problems)
+        problems.raise_if_any()
+        table = selection.flips()
+        if rows is not None and norm.outputs is not None:
+            problems.add("measure", norm, "without outputs: rows of layers have none")
+    chosen = norm.coordinates(model.outputs) if levels == 1 else None
+    with numerics(model.dtype):
+        rows = _rows_of(model, words, table, norm) if rows is None else rows
+        devices.agree((function, fingerprint(model, n), words.tobytes(), norm))
+        parameters = jax.tree.map(jnp.asarray, model.parameters)
+        places = table.inputs, table.positions, table.symbols
+        with stopping.noting(signal.SIGINT):
+            engine = RowsEngine(norm, chosen, rows)
+            changes = Measuring(engine, parameters, words, *places, devices).changes()[0]
+        norms = changes.reshape(len(table), levels, n)
+        if model.config is None and model.given_layers is None:
+            check_alone(model, words, table, 0, norms[:, 0], VmapEngine(norm, chosen, model.apply))
+    positions = table.positions[:, 0]
     # Batches round in other places than the pass on the input, so rows that no flip reaches differ in last digits.
-    norms[~(_reached(model, positions, n)[:, -request.levels :] | np.isnan(norms))] = 0
+    norms[~(_reached(model, positions, n)[:, -levels:] | np.isnan(norms))] = 0
     bad = np.argwhere(~np.isfinite(norms))
     if len(bad):
         raise InputError.note(
@@ -339,21 +332,21 @@ def _measured(function: str, request: RowsRequest, rows: Callable[[Any, Any], An
     )
 
 
-def _rows_of(request: RowsRequest) -> Callable[[Any, Any], Any]:
+def _rows_of(
+    model: Model, words: Int[np.ndarray, "1 n"], flips: FlipTable, norm: Norm
+) -> Callable[[Any, Any], Any]:
     """Returns the function from (parameters, tokens) to the output rows.
 
     Raises:
         InputError: as `traced_model` and `check_calls` do; for a model without rows, and outputs that rows lack.
     """
-    model, words = request.model, request.words
     # As a model whose last row is read, one of rows is checked like any other.
-    last, shape, _ = traced_model(dataclasses.replace(model, readout="last"), words[0], request.norm)
+    last, shape, _ = traced_model(dataclasses.replace(model, readout="last"), words[0], norm)
     check_calls(last, words, shape)
-    check_flips(model, words, request.flips)
-    if model.config is not None:
-        return TransformerRows(model.config)
-    if model.given_layers is not None:
-        return LayeredRows(model.given_layers)
+    check_flips(model, words, flips)
+    own = model.given_layers if model.config is None else model.config
+    if own is not None:
+        return Rows(own)
     tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
     shape = jax.eval_shape(model.apply, jax.tree.map(jnp.asarray, model.parameters), tokens).shape
     if len(shape) != 2:
@@ -390,38 +383,22 @@ def _reached(
 
 
 @dataclass(frozen=True)
-class TransformerLevels:
-    """The rows of every layer of a jaxsens transformer: y^(0), ..., y^(L) at every position."""
+class Rows:
+    """The function from parameters and tokens to the output of every row; with `levels`, to the rows of every layer of
+    a jaxsens transformer, (layers + 1, n, width)."""
 
-    config: TransformerConfig
-
-    def __call__(self, parameters: Any, tokens: Any) -> Any:
-        """The rows of one input, (layers + 1, n, width)."""
-        traced, last = layers.trace(self.config, parameters, tokens)
-        return jnp.stack([*(one.x for one in traced), last])
-
-
-@dataclass(frozen=True)
-class TransformerRows:
-    """The output of every row of a jaxsens transformer: y^(L), or the logits that its head gives of each row."""
-
-    config: TransformerConfig
+    model: TransformerConfig | Layered
+    levels: bool = False
 
     def __call__(self, parameters: Any, tokens: Any) -> Any:
-        """The rows of one input."""
-        y = layers.activations(self.config, parameters, tokens)
-        return jax.vmap(lambda row: layers.through_head(self.config, parameters, row))(y)
-
-
-@dataclass(frozen=True)
-class LayeredRows:
-    """The output of every row of a model whose attention is visible."""
-
-    model: Layered
-
-    def __call__(self, parameters: Any, tokens: Any) -> Any:
-        """The rows of one input."""
-        return rows_of(self.model, jax.tree.map(jnp.asarray, parameters), tokens)
+        model = self.model
+        if isinstance(model, Layered):
+            return rows_of(model, jax.tree.map(jnp.asarray, parameters), tokens)
+        if self.levels:
+            traced, last = layers.trace(model, parameters, tokens)
+            return jnp.stack([*(one.x for one in traced), last])
+        y = layers.activations(model, parameters, tokens)
+        return jax.vmap(lambda row: layers.through_head(model, parameters, row))(y)
 
 
 @dataclass(frozen=True)
@@ -433,6 +410,5 @@ class RowsEngine(VmapEngine):
     def changes(
         self, parameters: Any, prepared: PreparedPass, block: FlipBlock
     ) -> Float[Array, "flips *rows"]:
-        """Returns the norm of the change of every row under each flip."""
         new = self._flipped(parameters, prepared, block)
         return self.measure.of(self.chosen(difference(new, prepared.output)))

@@ -4,10 +4,9 @@ sharp the weights of every row are, and how much of them the keys get.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +15,7 @@ from jax.scipy.special import xlogy
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting
+from jaxsens.core.base.errors import InputError, check_fits, collecting
 from jaxsens.core.base.programs import compiled, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import html_facts
@@ -24,10 +23,10 @@ from jaxsens.core.engines.one_key.run import summed_over_blocks
 from jaxsens.core.models.adapters import Model, as_inputs, as_model, encoded
 from jaxsens.core.models.parts.weighting import Weighting, weights
 from jaxsens.core.models.transformer import layers
-from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.layered import Layered, ModelLayer, embedded_rows, layer_of, row_read
+from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.core.models.transformer.layered import Attention, Layered, embedded_rows, layer_of, row_read
 from jaxsens.core.models.transformer.parameters import TransformerParameters
-from jaxsens.core.models.transformer.trace import in_blocks, scores_of_rows, transformer_layer, weighting_of
+from jaxsens.core.models.transformer.trace import scores_of_rows, transformer_layer, weighting_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,16 +35,14 @@ if TYPE_CHECKING:
 SCORES = 2**20
 """The largest number of scores of all heads that are in memory at once, unless a single row has more."""
 
-RowWeights = Callable[[Int[Array, " m"]], tuple[Float[Array, "heads m n"], Bool[Array, "*heads m n"]]]
-"""Returns the weights of some rows of one layer on all keys, and which keys these rows see."""
+RowScores: TypeAlias = Callable[
+    [Int[Array, " m"]], tuple[Float[Array, "heads m n"], Bool[Array, "*heads m n"]]
+]
+"""Returns the scores of some rows of one layer with all keys, as the weighting function takes them, with its
+temperature; and which keys these rows see."""
 
-RowScores = RowWeights
-"""Returns, in place of the weights, the scores that the weighting function takes: with its temperature."""
-
-
-def block_rows(heads: int, n: int) -> int:
-    """Returns how many of n rows make a block."""
-    return max(1, SCORES // (heads * n))
+Reduction: TypeAlias = Callable[[Weighting, RowScores, int, int, Any], dict[str, Array]]
+"""Returns arrays with an entry a head, from a layer's weighting and scores, heads, n, and a hashable option."""
 
 
 def visible_attention(model: Model, function: str) -> TransformerConfig | Layered:
@@ -65,35 +62,44 @@ def visible_attention(model: Model, function: str) -> TransformerConfig | Layere
     return found
 
 
-def layer_weights(
-    attending: TransformerConfig | Layered, parameters: Any, tokens: Int[Array, " n"]
-) -> Iterator[tuple[int, RowWeights]]:
-    """Yields the number of heads of each layer, and its weights, at the cost of `layer_scores`."""
-    for heads, weighting, rows in layer_scores(attending, parameters, tokens):
-        yield heads, partial(_weighted, weighting, rows)
+def attending_layers(attending: TransformerConfig | Layered) -> list[LayerConfig | Attention]:
+    """Returns how the rows of each layer attend: its heads and its weighting."""
+    one = attending.layer if isinstance(attending, TransformerConfig) else attending.attention
+    return [one(k) for k in range(attending.layers)]
 
 
-def _weighted(weighting: Weighting, rows: RowScores, block: Int[Array, " m"]) -> tuple[Array, Array]:
-    s, seen = rows(block)
-    return weights(weighting, s, seen), seen
+def reduced_layers(
+    model: Model,
+    attending: TransformerConfig | Layered,
+    word: Int[np.ndarray, " n"],
+    reduction: Reduction,
+    option: Any,
+) -> list[dict[str, np.ndarray]]:
+    """Returns the `reduction` of every layer's scores on one input.
 
-
-def layer_scores(
-    attending: TransformerConfig | Layered, parameters: Any, tokens: Int[Array, " n"]
-) -> Iterator[tuple[int, Weighting, RowScores]]:
-    """Yields the number of heads of each layer, its weighting, and its scores.
-
-    O(n width + `SCORES`) memory in addition to what the caller keeps. Attention is computed for the layers' outputs, in
-    O(n^2 width) operations each, and again where scores are asked for.
+    O(n width + `SCORES`) memory in addition to the result. Attention is computed for the layers' outputs, in
+    O(n^2 width) operations each, and again for the reduction.
     """
-    if isinstance(attending, TransformerConfig):
-        yield from _of_transformer(attending, parameters, tokens)
-    else:
-        yield from _of_layered(attending, parameters, tokens)
+    with numerics(model.dtype):
+        parameters = jax.tree.map(jnp.asarray, model.parameters)
+        return jax.device_get(_reduced(attending, reduction, option, parameters, jnp.asarray(word)))
+
+
+@compiled(static=3)
+def _reduced(
+    attending: TransformerConfig | Layered,
+    reduction: Reduction,
+    option: Any,
+    parameters: Any,
+    tokens: Int[Array, " n"],
+) -> list[dict[str, Array]]:
+    of_kind = _of_transformer if isinstance(attending, TransformerConfig) else _of_layered
+    layers = of_kind(attending, parameters, tokens)
+    return [reduction(weighting, rows, heads, len(tokens), option) for heads, weighting, rows in layers]
 
 
 def _of_transformer(
-    config: TransformerConfig, parameters: TransformerParameters, tokens: Int[Array, " n"]
+    config: Any, parameters: TransformerParameters, tokens: Int[Array, " n"]
 ) -> Iterator[tuple[int, Weighting, RowScores]]:
     x = layers.embed(config, parameters, tokens)
     for k in range(config.layers):
@@ -108,41 +114,67 @@ def _of_transformer(
 
 
 def _of_layered(
-    model: Layered, parameters: Any, tokens: Int[Array, " n"]
+    model: Any, parameters: Any, tokens: Int[Array, " n"]
 ) -> Iterator[tuple[int, Weighting, RowScores]]:
-    n = tokens.shape[0]
+    n = len(tokens)
     model, everywhere = model.at_length(n), jnp.arange(n)
     x = embedded_rows(model, parameters, tokens, everywhere)
     for k in range(model.layers):
         layer = layer_of(model, parameters, k, n)
-        attention = layer.attention
-        queries, keys, values = layer.projected(x, everywhere)
+        queries, keys, _ = layer.projected(x, everywhere)
 
-        def rows(
-            block: Array, layer: ModelLayer = layer, queries: Array = queries, keys: Array = keys
-        ) -> Any:
-            attention = layer.attention
-            seen = attention.sees(block[:, None], everywhere[None, :])
-
+        def rows(block: Array, layer: Any = layer, queries: Array = queries, keys: Array = keys) -> Any:
             def one_head(given: tuple[Array, ...]) -> Array:
                 head, q, key = given
                 return layer.scores(head, q[block], key, block, everywhere)
 
-            return jax.lax.map(one_head, (jnp.arange(attention.heads), queries, keys)), seen
+            attention = layer.attention
+            scores = jax.lax.map(one_head, (jnp.arange(attention.heads), queries, keys))
+            return scores, attention.sees(block[:, None], everywhere[None, :])
 
-        yield attention.heads, layer.weighting(), rows
+        yield layer.attention.heads, layer.weighting(), rows
         if k < model.layers - 1:
+            x = layer.output(x)
 
-            def attended(
-                block: Array,
-                layer: ModelLayer = layer,
-                queries: Array = queries,
-                keys: Array = keys,
-                values: Array = values,
-            ) -> Array:
-                return layer.attended(queries[:, block], keys, values, block)
 
-            x = layer.merged(x, in_blocks(attended, n, block_rows(1, n), axis=0))
+def over_blocks(
+    rows: RowScores,
+    heads: int,
+    n: int,
+    of_rows: Callable[[Array, Array], dict[str, Array]],
+    of_keys: Callable[[Array, Array, Array], dict[str, Array]] = lambda scores, seen, new: {},
+) -> dict[str, Array]:
+    """Reduces a layer's scores, a block of rows at a time.
+
+    Args:
+        rows: of the layer.
+        heads, n: of the layer.
+        of_rows: returns arrays (heads, m, ...) from the scores of m rows and the keys that they see.
+        of_keys: returns arrays to be added up, also from which of the m rows are new: blocks may overlap.
+    """
+
+    def both(where: Array, new: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        s, seen = rows(where)
+        return of_rows(s, seen), of_keys(s, seen, new)
+
+    def block(where: Array, new: Array, kept: dict[str, Array]) -> dict[str, Array]:
+        by_row, by_key = both(where, new)
+        return {name: kept[name].at[:, where].set(values) for name, values in by_row.items()} | {
+            name: kept[name] + values for name, values in by_key.items()
+        }
+
+    by_row, by_key = jax.eval_shape(both, jnp.arange(1), jnp.ones(1, bool))
+    start = {name: jnp.zeros((heads, n, *one.shape[2:]), one.dtype) for name, one in by_row.items()}
+    start |= {name: jnp.zeros(one.shape, one.dtype) for name, one in by_key.items()}
+    return summed_over_blocks(block, n, max(1, SCORES // (heads * n)), start)
+
+
+def stacked(layers: Sequence[np.ndarray], empty: tuple[int, ...], fill: float = np.nan) -> np.ndarray:
+    """Returns the layers' arrays (heads, *empty) as one; `fill` stands for heads that a layer lacks."""
+    heads = max((len(layer) for layer in layers), default=0)
+    missing = [[(0, heads - len(layer)), *[(0, 0)] * len(empty)] for layer in layers]
+    padded = [np.pad(*both, constant_values=fill) for both in zip(layers, missing, strict=True)]
+    return np.stack(padded) if padded else np.zeros((0, 0, *empty))
 
 
 OF_ROWS = ("largest", "entropy", "first", "total")
@@ -262,18 +294,21 @@ def attention_statistics(
     attending = visible_attention(model, "attention_statistics")
     with collecting("attention_statistics") as problems:
         words = as_inputs(model, tokens, problems, one=True)
-        model = model.reading(readout, words.shape[1], problems)
+        n = words.shape[1]
+        model = model.reading(readout, n, problems)
         if readout is None and not problems:
             problems.add("readout", readout, 'a 0-based position, "last", "mean" or "auto"')
         if not problems:
-            _check_size(attending, words.shape[1], model.dtype, problems)
+            heads = sum(layer.heads for layer in attending_layers(attending))
+            needed = len(OF_ROWS + OF_KEYS) * n * np.dtype(model.dtype).itemsize * heads
+            what, remedy = "the table of every row's statistics", "give a shorter input"
+            check_fits("tokens", f"length {n}", needed, what, remedy, problems)
     place: Any = model.readout
     read = row_read(place, words[0])
-    place = place if place in ("last", "mean") or read is None else int(read)
-    read = read if read is None else int(read)
-    with numerics(model.dtype):
-        parameters = jax.tree.map(jnp.asarray, model.parameters)
-        found = jax.device_get(_statistics(attending, read, parameters, jnp.asarray(words[0])))
+    if read is not None:
+        read = int(read)
+        place = place if place == "last" else read
+    found = reduced_layers(model, attending, words[0], _statistics, read)
     for k, layer in enumerate(found):
         if not np.isfinite(layer["total"]).all():
             raise InputError.note(
@@ -284,76 +319,36 @@ def attention_statistics(
         # Without weight on any key there is nothing to take a statistic of.
         weightless = layer["total"] == 0
         layer.update({name: np.where(weightless, np.nan, layer[name]) for name in OF_ROWS})
-    parts = {name: _stacked([layer[name] for layer in found], words.shape[1]) for name in OF_ROWS + OF_KEYS}
+    parts = {name: stacked([layer[name] for layer in found], (n,)) for name in OF_ROWS + OF_KEYS}
     return AttentionStatistics(
         **parts, readout=place, tokens=words[0], dtype=model.dtype, versions=versions()
     )
 
 
-def _check_size(attending: TransformerConfig | Layered, n: int, dtype: str, problems: Problems) -> None:
-    """Adds an error if the result does not fit in this machine's memory."""
-    if isinstance(attending, TransformerConfig):
-        heads = sum(attending.layer(k).heads for k in range(attending.layers))
-    else:
-        heads = sum(attending.attention(k).heads for k in range(attending.layers))
-    needed = len(OF_ROWS + OF_KEYS) * n * np.dtype(dtype).itemsize * heads
-    check_fits(
-        "tokens",
-        f"length {n}",
-        needed,
-        "the table of every row's statistics",
-        "give a shorter input",
-        problems,
-    )
-
-
-def _stacked(layers: list[np.ndarray], n: int) -> Float[np.ndarray, "layers heads n"]:
-    """Returns the layers' arrays (heads, n) as one, with NaN for heads that a layer lacks."""
-    heads = max((len(layer) for layer in layers), default=0)
-    padded = [np.pad(layer, ((0, heads - len(layer)), (0, 0)), constant_values=np.nan) for layer in layers]
-    return np.stack(padded) if padded else np.zeros((0, 0, n))
-
-
-@compiled(static=2)
 def _statistics(
-    attending: TransformerConfig | Layered, read: int | None, parameters: Any, tokens: Int[Array, " n"]
-) -> list[dict[str, Float[Array, "heads n"]]]:
-    n = tokens.shape[0]
-    return [_summary(rows, heads, n, read) for heads, rows in layer_weights(attending, parameters, tokens)]
+    weighting: Weighting, rows: RowScores, heads: int, n: int, read: int | None
+) -> dict[str, Float[Array, "heads n"]]:
+    def of_rows(s: Array, seen: Array) -> dict[str, Array]:
+        w = weights(weighting, s, seen)
+        total = jnp.sum(w, axis=-1)
+        shares = w / jnp.where(total == 0, 1, total)[..., None]
+        # Rounding may leave -0 or a little less where a single key has all the weight. Without weight it is 0.
+        entropy = jnp.maximum(-jnp.sum(xlogy(shares, shares), axis=-1), 0)
+        return {"largest": jnp.max(w, axis=-1), "entropy": entropy, "first": w[..., 0], "total": total}
 
-
-def _summary(rows: RowWeights, heads: int, n: int, read: int | None) -> dict[str, Float[Array, "heads n"]]:
-    """Returns a layer's statistics, from the weights of blocks of rows."""
-    dtype = jax.eval_shape(rows, jnp.arange(1))[0].dtype
-
-    def block(where: Array, new: Array, kept: dict[str, Array]) -> dict[str, Array]:
-        w, seen = rows(where)
-        fresh = jnp.where(new[:, None], w, 0)
+    def of_keys(s: Array, seen: Array, new: Array) -> dict[str, Array]:
+        w = weights(weighting, s, seen)
         readers = jnp.broadcast_to(seen & new[:, None], w.shape)
-        found = {
-            name: kept[name].at[:, where].set(values)
-            for name, values in zip(OF_ROWS, _of_rows(w), strict=True)
-        }
         return {
-            **found,
-            "received": kept["received"] + jnp.sum(fresh, axis=1),
-            "readers": kept["readers"] + jnp.sum(readers, axis=1).astype(dtype),
-            "seeing": kept["seeing"] + jnp.sum(jnp.any(readers, axis=2), axis=1).astype(dtype),
+            "received": jnp.sum(jnp.where(new[:, None], w, 0), axis=1),
+            "readers": jnp.sum(readers, axis=1).astype(w.dtype),
+            "seeing": jnp.sum(jnp.any(readers, axis=2), axis=1).astype(w.dtype),
         }
 
-    nothing = {name: jnp.zeros((heads, n), dtype) for name in (*OF_ROWS, "received", "readers")}
-    kept = summed_over_blocks(block, n, block_rows(heads, n), {**nothing, "seeing": jnp.zeros(heads, dtype)})
+    kept = over_blocks(rows, heads, n, of_rows, of_keys)
     readers, seeing, received = kept.pop("readers"), kept.pop("seeing"), kept.pop("received")
-    averaged = received / jnp.maximum(seeing, 1)[:, None]
-    weight = averaged if read is None else rows(jnp.asarray([read]))[0][:, 0]
+    if read is None:
+        weight = received / jnp.maximum(seeing, 1)[:, None]
+    else:
+        weight = weights(weighting, *rows(jnp.asarray([read])))[:, 0]
     return {**kept, "received": jnp.where(readers > 0, received / readers, jnp.nan), "read": weight}
-
-
-def _of_rows(w: Float[Array, "heads m n"]) -> tuple[Array, Array, Array, Array]:
-    """Returns the statistics `OF_ROWS` of rows of weights. The entropy of a row without weight is 0."""
-    total = jnp.sum(w, axis=-1)
-    divisor = jnp.where(total == 0, 1, total)
-    shares = w / divisor[..., None]
-    # Rounding may leave -0 or a little less where a single key has all the weight.
-    entropy = jnp.maximum(-jnp.sum(xlogy(shares, shares), axis=-1), 0)
-    return jnp.max(w, axis=-1), entropy, w[..., 0], total

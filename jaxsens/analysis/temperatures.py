@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -14,16 +14,20 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsens.analysis.statistics import RowScores, block_rows, layer_scores, visible_attention
+from jaxsens.analysis.statistics import (
+    RowScores,
+    attending_layers,
+    over_blocks,
+    reduced_layers,
+    stacked,
+    visible_attention,
+)
 from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting, no_rule
 from jaxsens.core.base.inputs import checked_number
 from jaxsens.core.base.programs import compiled, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.engines.one_key.run import summed_over_blocks
 from jaxsens.core.models.adapters import as_inputs, as_model, encoded
-from jaxsens.core.models.parts.weighting import SOFTMAXES
-from jaxsens.core.models.transformer.config import TransformerConfig
-from jaxsens.core.models.transformer.layered import Layered
+from jaxsens.core.models.parts.weighting import SOFTMAXES, Weighting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,7 +55,7 @@ def gap_counts(
     """
     with collecting("gap_counts") as problems:
         s, seen = _checked(scores, visible, problems)
-        g = checked_gaps(gaps, problems)
+        g = _checked_gaps(gaps, problems)
     with numerics("float64"):
         return np.asarray(counts_of_rows(jnp.asarray(s), jnp.asarray(seen), g))
 
@@ -79,11 +83,10 @@ def critical_inverse_temperature(
     with collecting("critical_inverse_temperature") as problems:
         s, seen = _checked(scores, visible, problems)
     with numerics("float64"):
-        return np.asarray(_critical(jnp.asarray(s), jnp.asarray(seen)))
+        return np.asarray(critical_of_rows(jnp.asarray(s), jnp.asarray(seen)))
 
 
-def checked_gaps(gaps: ArrayLike, problems: Problems) -> tuple[float, ...]:
-    """Returns the gaps, or adds an error."""
+def _checked_gaps(gaps: ArrayLike, problems: Problems) -> tuple[float, ...]:
     try:
         found = np.asarray(gaps, np.float64)
     except (TypeError, ValueError, OverflowError):
@@ -127,6 +130,7 @@ def counts_of_rows(
     return jnp.stack(found, axis=-1) if found else jnp.zeros((*scores.shape[:-1], 0), int)
 
 
+@compiled(static=0)
 def critical_of_rows(
     scores: Float[Array, "*rows n"], visible: Bool[Array, "*rows n"]
 ) -> Float[Array, "*rows"]:
@@ -177,18 +181,10 @@ def critical_of_rows(
     return jnp.where(unknown, jnp.nan, beta)
 
 
-@compiled(static=0)
-def _critical(scores: Float[Array, "*rows n"], visible: Bool[Array, "*rows n"]) -> Float[Array, "*rows"]:
-    return critical_of_rows(scores, visible)
-
-
 GAPS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 """The gaps at which competitors are counted unless asked otherwise."""
 
 NAME = "critical_temperatures"
-
-OfRows: TypeAlias = tuple[Float[Array, "heads n"], Int[Array, "heads n gaps"], Bool[Array, "heads n"]]
-"""Of a layer's rows: the critical inverse temperature, the counts, and whether the scores are numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -277,57 +273,38 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
     """
     tokens, model = encoded(model, tokens), as_model(model)
     attending = visible_attention(model, NAME)
-    of_layer = attending.layer if isinstance(attending, TransformerConfig) else attending.attention
-    layers = [of_layer(k) for k in range(attending.layers)]
+    layers = attending_layers(attending)
     for layer in layers:
         if not isinstance(layer.weighting, SOFTMAXES):
             raise no_rule(NAME, "weighting", layer.weighting, SOFTMAXES)
     with collecting(NAME) as problems:
         words = as_inputs(model, tokens, problems, one=True)
-        asked = checked_gaps(gaps, problems)
+        asked, n = _checked_gaps(gaps, problems), words.shape[1]
         if not problems:
-            needed = sum(layer.heads for layer in layers) * words.shape[1] * (len(asked) + 1) * 8
-            check_fits("tokens", f"length {words.shape[1]}", needed, "the table of every row's counts",
-                       "give a shorter input, or fewer gaps", problems)  # fmt: skip
-    with numerics(model.dtype):
-        parameters = jax.tree.map(jnp.asarray, model.parameters)
-        found = jax.device_get(_of_layers(attending, asked, parameters, jnp.asarray(words[0])))
-    heads = max((len(betas) for betas, _, _ in found), default=0)
-    beta = np.full((len(found), heads, words.shape[1]), np.nan)
-    counts = np.zeros((*beta.shape, len(asked)), int)
-    for k, (betas, counted, finite) in enumerate(found):
-        if not finite.all():
+            needed = sum(layer.heads for layer in layers) * n * (len(asked) + 1) * 8
+            what, remedy = "the table of every row's counts", "give a shorter input, or fewer gaps"
+            check_fits("tokens", f"length {n}", needed, what, remedy, problems)
+    found = reduced_layers(model, attending, words[0], _criticals, asked)
+    for k, layer in enumerate(found):
+        if not layer["finite"].all():
             raise InputError.note(
                 "model",
                 f"scores of layer {k} are not finite; use float64, or smaller weights",
                 subject=NAME,
             )
-        beta[k, : len(betas)], counts[k, : len(betas)] = betas, counted
+    beta = stacked([layer["beta"] for layer in found], (n,)).astype(np.float64)
+    counts = stacked([layer["counts"] for layer in found], (n, len(asked)), 0).astype(int)
     return CriticalTemperatures(beta, asked, counts, words[0], model.dtype, versions())
 
 
-@compiled(static=2)
-def _of_layers(
-    attending: TransformerConfig | Layered, gaps: tuple[float, ...], parameters: Any, tokens: Int[Array, " n"]
-) -> list[OfRows]:
-    n = tokens.shape[0]
-    return [_of_rows(rows, heads, n, gaps) for heads, _, rows in layer_scores(attending, parameters, tokens)]
-
-
-def _of_rows(rows: RowScores, heads: int, n: int, gaps: tuple[float, ...]) -> OfRows:
-    dtype = jax.eval_shape(rows, jnp.arange(1))[0].dtype
-
-    def block(where: Array, new: Array, kept: OfRows) -> OfRows:
-        del new
-        s, seen = rows(where)
+def _criticals(
+    weighting: Weighting, rows: RowScores, heads: int, n: int, gaps: tuple[float, ...]
+) -> dict[str, Array]:
+    def of_rows(s: Array, seen: Array) -> dict[str, Array]:
         seen = jnp.broadcast_to(seen, s.shape)
         # A score of -inf hides a key, as a mask does; a row of nothing else saw keys and lost them.
-        finite = jnp.all(~seen | (s < jnp.inf), axis=-1) & (
-            jnp.any(seen & (s > -jnp.inf), axis=-1) | ~jnp.any(seen, axis=-1)
-        )
-        found = critical_of_rows(s, seen), counts_of_rows(s, seen, gaps), finite
-        beta, counts, known = (old.at[:, where].set(one) for old, one in zip(kept, found, strict=True))
-        return beta, counts, known
+        known = jnp.any(seen & (s > -jnp.inf), axis=-1) | ~jnp.any(seen, axis=-1)
+        finite = jnp.all(~seen | (s < jnp.inf), axis=-1) & known
+        return {"beta": critical_of_rows(s, seen), "counts": counts_of_rows(s, seen, gaps), "finite": finite}
 
-    start = jnp.zeros((heads, n), dtype), jnp.zeros((heads, n, len(gaps)), int), jnp.ones((heads, n), bool)
-    return summed_over_blocks(block, n, block_rows(heads, n), start)
+    return over_blocks(rows, heads, n, of_rows)

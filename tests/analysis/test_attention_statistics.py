@@ -16,7 +16,6 @@ import pytest
 
 import jaxsens
 from jaxsens.analysis import statistics
-from jaxsens.analysis.statistics import _statistics
 from jaxsens.core.base import errors
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import numerics
@@ -240,7 +239,9 @@ def test_memory_grows_with_n_and_not_with_its_square(layered):
     attending = layered_transformer(config) if layered else config
 
     def temporary(n: int) -> int:
-        program = jax.jit(partial(inspect.unwrap(_statistics), attending, None))
+        program = jax.jit(
+            partial(inspect.unwrap(statistics._reduced), attending, statistics._statistics, None)
+        )
         lowered = program.lower(parameters, jnp.zeros(n, jnp.int32))
         analysed = lowered.compile().memory_analysis()
         assert analysed is not None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ATTENTION_STATISTICS, Shown
+from jaxsens.analysis.tables.sweep import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.report.data import spreads
 from jaxsens.core.report.figures import ReportFigure, fitted_power, panel_figure, powers
@@ -52,7 +52,7 @@ class AttentionData:
 
     table: pandas.DataFrame
     variants: Sequence[str]
-    shown: Shown
+    shown: AttentionTable
 
     def column(self, statistic: str) -> str:
         """The column of a statistic, for the rows that are shown."""
@@ -93,18 +93,8 @@ class AttentionData:
         return float(np.median(values)) if values.size else np.nan
 
 
-def attention_sections(table: Shown, data: SweepData, rows: Sequence[Mapping[str, Any]]) -> list[Section]:
-    """The section of a report on the rows of attention.csv; none without rows."""
-    shown = attention_data(rows, data.names, table)
-    if shown is None:
-        return []
-    figures = [attention_figure(shown, statistic) for statistic in ATTENTION_STATISTICS]
-    about = text("attention", rows=ROWS[table.rows])
-    return [Section("Attention", [about], figures=figures, tables=[attention_table(shown)])]
-
-
 def attention_data(
-    rows: Sequence[Mapping[str, Any]], variants: Sequence[str], shown: Shown
+    rows: Sequence[Mapping[str, Any]], variants: Sequence[str], shown: AttentionTable
 ) -> AttentionData | None:
     """The attention statistics of the rows of attention.csv; None if there are none yet."""
     import pandas as pd
@@ -116,54 +106,62 @@ def attention_data(
     return AttentionData(table, tuple(name for name in variants if name in measured), shown)
 
 
+def attention_sections(
+    table: AttentionTable, data: SweepData, rows: Sequence[Mapping[str, Any]]
+) -> list[Section]:
+    """The section of a report on the rows of attention.csv; none without rows."""
+    shown = attention_data(rows, data.names, table)
+    if shown is None:
+        return []
+    figures = [attention_figure(shown, statistic) for statistic in ATTENTION_STATISTICS]
+    about = text("attention", rows=ROWS[table.rows])
+    return [Section("Attention", [about], figures=figures, tables=[attention_table(shown)])]
+
+
 def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
     """A statistic against the input length: a panel per layer, a line per variant (or head of it)."""
-    lengths = sorted({int(n) for n in data.table["n"]})
-    panels = [_panel(data, statistic, layer, lengths) for layer in data.layers]
-    each, name = data.shown.heads == "each", NAMES[statistic].capitalize()
+    lengths, name = sorted({int(n) for n in data.table["n"]}), NAMES[statistic]
+    column, log = data.column(statistic), statistic != "entropy"
+    panels = []
+    for layer in data.layers:
+        of_layer = data.lines.query("layer == @layer")
+        lines = []
+        for k, line in enumerate(dict.fromkeys(of_layer["line"])):
+            label = f"{line}:  {fitted_power(data.fits[line, layer, statistic])}" if log else line
+            values = spreads(of_layer.assign(variant=of_layer["line"]), str(line), column)
+            lines.append(Line(label, line_style(k), values))
+        guides = powers(lines, (lengths[0], lengths[-1]), {"1/n": -1})
+        if not log:
+            guides = (Guide("log n", lengths, [float(np.log(n)) for n in lengths]),)
+        panels.append(Panel(f"Layer {layer + 1}", name, lines, lengths, guides, log=log))
+    each = data.shown.heads == "each"
     heads = "Each head is a line." if each else "Lines are medians over the heads of a layer."
-    scale = text("attention-entropy" if statistic == "entropy" else "attention-log")
-    about = f"{name} against input length for {enumeration(data.variants)}."
+    scale = text("attention-log" if log else "attention-entropy")
+    about = f"{name.capitalize()} against input length for {enumeration(data.variants)}."
     layout: dict[str, Any] = {"columns": min(3, len(panels)), "width": 4.8, "height": 2.8}
-    caption = [f"{name} by layer.", heads, text("spread"), scale]
+    caption = [f"{name.capitalize()} by layer.", heads, text("spread"), scale]
     return panel_figure(f"attention-{statistic}", caption, about, panels, HEADINGS[statistic], **layout)
-
-
-def _panel(data: AttentionData, statistic: str, layer: int, lengths: Sequence[int]) -> Panel:
-    of_layer, column = data.lines.query(f"layer == {layer}"), data.column(statistic)
-    lines = []
-    for k, name in enumerate(dict.fromkeys(of_layer["line"])):
-        values = spreads(of_layer.assign(variant=of_layer["line"]), str(name), column)
-        fit = data.fits[name, layer, statistic]
-        label = name if statistic == "entropy" else f"{name}:  {fitted_power(fit)}"
-        lines.append(Line(label, line_style(k), values))
-    log = statistic != "entropy"
-    guides = powers(lines, (lengths[0], lengths[-1]), {"1/n": -1})
-    if not log:
-        guides = (Guide("log n", lengths, [float(np.log(n)) for n in lengths]),)
-    return Panel(f"Layer {layer + 1}", NAMES[statistic], lines, lengths, guides, log=log)
 
 
 def attention_table(data: AttentionData) -> ReportTable:
     """A row per line and layer: the powers of n, and the values at the longest inputs."""
 
-    def value(place: tuple[str, int], statistic: str) -> str:
+    def value(statistic: str, place: tuple[str, int]) -> str:
         found = data.at_longest(*place, statistic)
         return DASH if np.isnan(found) else f"{found:.3g}"
+
+    def power(statistic: str, place: tuple[str, int]) -> str:
+        fit = data.fits[*place, statistic]
+        return f"{fit.power} ({fit.note})" if fit.power and fit.note else fit.power or DASH
 
     columns: dict[str, Callable[[tuple[str, int]], str]] = {
         "variant": lambda place: place[0],
         "layer": lambda place: str(place[1] + 1),
     }
-
-    def power(place: tuple[str, int], statistic: str) -> str:
-        fit = data.fits[*place, statistic]
-        return f"{fit.power} ({fit.note})" if fit.power and fit.note else fit.power or DASH
-
     for name in ATTENTION_STATISTICS:
-        columns[f"{name}, value"] = partial(value, statistic=name)
+        columns[f"{name}, value"] = partial(value, name)
         if name != "entropy":
-            columns[f"{name}, power of n"] = partial(power, statistic=name)
+            columns[f"{name}, power of n"] = partial(power, name)
     caption = text("table-of-attention", n=max(int(n) for n in data.table["n"]), level=LEVEL)
     places = dict.fromkeys((line, layer) for line, layer, _ in data.fits)
     return table_of(caption, places, columns, numeric=len(columns) - 1)

@@ -11,7 +11,6 @@ from jaxtyping import Int
 from pydantic import ConfigDict
 
 from jaxsens.analysis.statistics import attention_statistics, mean_of_known
-from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ROW_STATISTICS
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.strict import STRICT
 from jaxsens.core.engines.engine import Cost
@@ -23,6 +22,19 @@ from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.points import PointMetadata
 from jaxsens.core.sweeps.sources import ModelSource
 from jaxsens.core.sweeps.tables import PointTable
+
+ROW_STATISTICS = ("largest", "entropy", "first")
+
+ATTENTION_STATISTICS = (*ROW_STATISTICS, "flipped")
+"""What is kept of every layer and head, as means over all rows that see a key; with "_read" appended, of the row that
+is read. "flipped" is the mean weight on a key that was flipped."""
+
+ATTENTION_COLUMNS = (
+    *("variant", "n", "seed", "layer", "head"),
+    *ATTENTION_STATISTICS,
+    *(f"{name}_read" for name in ATTENTION_STATISTICS),
+)
+"""The columns of attention.csv: a row for each point, layer and head, which are 0-based."""
 
 AttentionValues = dict[str, list[list[float | None]]]
 """Statistics by name, layer and head; None where a layer has fewer heads, or no row sees a key."""
@@ -57,10 +69,13 @@ class AttentionTable(PointTable):
             flipped = np.unique(np.asarray(result.positions)[result.inputs == k])
             for name, values in _of_word(model, word, flipped).items():
                 found.setdefault(name, []).append(values)
-        return {name: _plain(mean_of_known(np.stack(each, axis=-1))) for name, each in found.items()}
+        means = {name: mean_of_known(np.stack(each, axis=-1)) for name, each in found.items()}
+        return {
+            name: [[None if np.isnan(one) else float(one) for one in layer] for layer in values]
+            for name, values in means.items()
+        }
 
     def table_rows(self, point: PointMetadata, values: AttentionValues) -> Iterator[dict[str, Any]]:
-        """Yields a row for each layer and head of a point."""
         of_point = {"variant": point.variant, "n": point.n, "seed": point.seed}
         for layer, heads in enumerate(values["largest"]):
             for head in range(len(heads)):
@@ -95,7 +110,3 @@ def _of_word(
         found[f"{name}_read"] = found[name] if row is None else values[..., row].astype(np.float64)
     found["flipped_read"] = mean_of_known(known.read[..., flipped])
     return found
-
-
-def _plain(values: np.ndarray) -> list[list[float | None]]:
-    return [[None if np.isnan(one) else float(one) for one in layer] for layer in values]
