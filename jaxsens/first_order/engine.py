@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Int
 from jaxsens.core.base.programs import Platform
 from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows, passed_on
-from jaxsens.core.engines.one_key.run import LayerRun, Run, costs_of_layers, run, weighting_refusal
+from jaxsens.core.engines.one_key.run import LayerRun, Run, costs_of_layers, run
 from jaxsens.core.measures.formulas import as_vector, change_of
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import (
@@ -45,11 +45,6 @@ SomeAttended: TypeAlias = Float[Array, "flips heads value_width"]
 
 EFFICIENCY = 0.2
 """The share of a large matrix product's rate that the engine reaches on CPU."""
-
-
-def refusal(model: Layered) -> str | None:
-    """Returns why the first-order engine does not support a model, or None if it does."""
-    return weighting_refusal("the first-order engine", model)
 
 
 @jax.tree_util.register_dataclass

@@ -11,19 +11,19 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from jaxsens.core.base.errors import EngineRefusal, InputError
 from jaxsens.core.base.programs import cached, numerics
 from jaxsens.core.checks.check import traced_model
 from jaxsens.core.choose import PlannedRun, here
 from jaxsens.core.engines.engine import Cost, EngineChoice
-from jaxsens.core.engines.one_key.run import costs_of_layers
+from jaxsens.core.engines.one_key.run import costs_of_layers, weighting_refusal
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model, TransformerApply
 from jaxsens.core.models.transformer.layered import LAST_OTHER
-from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate, refusal
-from jaxsens.first_order.options import NAME, EstimateOptions
+from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate
+from jaxsens.first_order.first_order import NAME, FirstOrder
 
 
 def with_parameters_in(model: Model, n: int, dtype: Any) -> Model:
@@ -55,22 +55,27 @@ LARGEST_BLOCK = 64
 """Combinations of outputs estimated at once: more hardly share more work."""
 
 
-def sketch_of(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int | None:
+def chosen_outputs(engine: FirstOrderEngine, size: int) -> Int[np.ndarray, " chosen"]:
+    """Returns the numbers of the outputs that are measured of `size`."""
+    return np.arange(size) if engine.outputs is None else np.asarray(engine.outputs)
+
+
+def sketch_of(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int | None:
     """Returns how many random combinations of `size` outputs are estimated; None for each output, and for a scalar."""
-    chosen = size if engine.outputs is None else len(engine.outputs)
-    return None if engine.scalar is not None else asked.combined(engine.measure, chosen)
+    if engine.scalar is not None:
+        return None
+    return asked.combined(engine.measure, len(chosen_outputs(engine, size)))
 
 
-def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int:
+def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int:
     """Returns the number of combinations of `size` outputs that are estimated."""
     if engine.scalar is not None:
         return 1
-    chosen = size if engine.outputs is None else len(engine.outputs)
-    return sketch_of(asked, engine, size) or chosen
+    return sketch_of(asked, engine, size) or len(chosen_outputs(engine, size))
 
 
 def combinations(
-    asked: EstimateOptions, engine: FirstOrderEngine, size: int, block: range | None = None
+    asked: FirstOrder, engine: FirstOrderEngine, size: int, block: range | None = None
 ) -> Float[np.ndarray, "combinations outputs"]:
     """Returns the combinations of `size` outputs that are estimated, or those of a block of their numbers, in float64.
     Numbers from `combination_count` on, and a scalar, give rows of zeros.
@@ -78,18 +83,16 @@ def combinations(
     A sketch has orthonormal rows times sqrt(outputs / combinations), so that the expected squared norm is the true one.
     Its norm's relative standard error is at most 1 / sqrt(2 combinations).
     """
-    count = combination_count(asked, engine, size)
+    count, chosen = combination_count(asked, engine, size), chosen_outputs(engine, size)
     block = range(count) if block is None else block
     wanted = np.zeros((len(block), size))
     if engine.scalar is not None:
         return wanted
-    chosen = np.arange(size) if engine.outputs is None else np.asarray(engine.outputs)
     known = range(block.start, min(block.stop, count))
     if count == len(chosen):
         wanted[np.arange(len(known)), chosen[known.start : known.stop]] = 1
     else:
-        frame = _frame(len(chosen), count, asked.seed)
-        wanted[: len(known), chosen] = frame[known.start : known.stop]
+        wanted[: len(known), chosen] = _frame(len(chosen), count, asked.seed)[known.start : known.stop]
     return wanted
 
 
@@ -101,36 +104,40 @@ def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "com
     return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
 
 
-def first_order_engine(model: Model, asked: EstimateOptions, measure: Measure) -> FirstOrderEngine:
+def first_order_engine(model: Model, asked: FirstOrder, measure: Measure) -> FirstOrderEngine:
     """Returns the engine for a model. The chosen outputs enter by `combinations`.
 
     Raises:
         EngineRefusal: if the model's attention is not visible, or of a kind without a rule; and for a measure that
             cannot be estimated so.
     """
+
+    def refusal(why: str) -> EngineRefusal:
+        return EngineRefusal(f'engine = "{NAME}": {why}')
+
     refused = asked.refusal(measure)
     if refused is not None:
-        raise EngineRefusal(f'engine = "{NAME}": {refused}')
-    layered = model.layered
+        raise refusal(refused)
+    layered, readout = model.layered, model.readout
     if layered is None:
-        raise EngineRefusal(
-            f'engine = "{NAME}": it cannot serve this model: its attention is not visible; give a jaxsens transformer, '
+        raise refusal(
+            "it cannot serve this model: its attention is not visible; give a jaxsens transformer, "
             'or a pair (jaxsens.Layered, parameters); or use engine="vmap"'
         )
-    why = refusal(layered)
+    why = weighting_refusal("the first-order engine", layered)
     if model.config is not None and model.config.centred_scores:
         why = "it forms plain scores, which lose the digits that centred scores keep"
     if why is not None:
-        raise EngineRefusal(f'engine = "{NAME}": it cannot serve this model: {why}; use engine="vmap"')
-    readout = model.readout
+        raise refusal(f'it cannot serve this model: {why}; use engine="vmap"')
     if readout is None:
-        raise EngineRefusal(f'engine = "{NAME}": readout = None; give the row that is read')
+        raise refusal("readout = None; give the row that is read")
+    remedy = None
     if str(readout).startswith(LAST_OTHER):
         remedy = "a flip can move this row; give its position as readout, for one that stays"
-        raise EngineRefusal(f'engine = "{NAME}": readout = {readout!r}: {remedy}')
-    if readout == "mean" and layered.pools:
+    elif readout == "mean" and layered.pools:
         remedy = 'the output is no sum over rows, but the scores of their mean; use engine="vmap"'
-        raise EngineRefusal(f'engine = "{NAME}": readout = {readout!r}: {remedy}')
+    if remedy is not None:
+        raise refusal(f"readout = {readout!r}: {remedy}")
     return FirstOrderEngine(measure, measure.coordinates(model.outputs), layered, readout)
 
 
@@ -206,7 +213,7 @@ class PlannedEstimate(PlannedRun):
     combined: int = 1
 
     @classmethod
-    def of(cls, asked: EstimateOptions, run: PlannedRun, whole: bool = False) -> PlannedEstimate:
+    def of(cls, asked: FirstOrder, run: PlannedRun, whole: bool = False) -> PlannedEstimate:
         """Returns an estimate of the flips of a run; of each output by itself, if it is `whole`.
 
         Raises:
@@ -252,7 +259,7 @@ class PlannedEstimate(PlannedRun):
         return cost, (parameters, rows)
 
 
-def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
+def estimated_instead(asked: FirstOrder, run: PlannedRun) -> str | None:
     """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
     try:
         estimate = PlannedEstimate.of(asked, run, whole=True)

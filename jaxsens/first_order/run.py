@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import signal
 import warnings
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,7 +16,7 @@ from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import EstimateWarning, InputError, check_fits, collecting
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.choose import choose
-from jaxsens.core.engines.engine import Engine, EngineChoice
+from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import Auto
 from jaxsens.core.engines.vmap import OutputEngine, VmapEngine, compiled_output
 from jaxsens.core.flips.flip_table import FlipTable
@@ -40,7 +39,7 @@ from jaxsens.first_order.estimate import (
     table_bytes,
     with_parameters_in,
 )
-from jaxsens.first_order.options import NAME, EstimateOptions
+from jaxsens.first_order.first_order import NAME, FirstOrder
 
 REMEDY = "measure a function of the output, or fewer flips"
 
@@ -73,7 +72,7 @@ class Blocks(NamedTuple):
     """
 
     engine: FirstOrderEngine
-    asked: EstimateOptions
+    asked: FirstOrder
     model: Model
     parameters: Any
     outputs: int
@@ -82,9 +81,7 @@ class Blocks(NamedTuple):
     given: Model
 
     @classmethod
-    def of(
-        cls, engine: FirstOrderEngine, model: Model, n: int, asked: EstimateOptions, budget: int
-    ) -> Blocks:
+    def of(cls, engine: FirstOrderEngine, model: Model, n: int, asked: FirstOrder, budget: int) -> Blocks:
         """Returns the blocks for inputs of length n, within half a memory budget.
 
         Raises:
@@ -186,10 +183,14 @@ def estimated(
     total = np.zeros((len(flips), count) if together else len(flips))
     for k, block in enumerate(blocks.each):
         pair, first = blocks.pair(k), ready if k == 0 else None
-        told = progress and _share(progress, k, len(blocks.each))
+
+        def told(done: int, total: int, k: int = k) -> None:
+            if progress:  # in flips of all blocks together
+                progress((k * total + done) // len(blocks.each), total)
+
         where = flips.inputs, flips.positions, flips.symbols
-        changes, _ = Measuring(engine, pair, words, *where, devices, told, first=first).changes()
-        changes = changes.astype(np.float64)
+        measuring = Measuring(engine, pair, words, *where, devices, progress and told, first=first)
+        changes = measuring.changes()[0].astype(np.float64)
         if engine.scalar is not None:
             return changes[:, 0]
         if together:
@@ -218,11 +219,6 @@ def _of_changes(
     return found
 
 
-def _share(progress: Progress, k: int, blocks: int) -> Callable[[int, int], None]:
-    """Returns the progress of block k, in flips of all blocks together."""
-    return lambda done, total: progress((k * total + done) // blocks, total)
-
-
 def check_estimates_finite(
     estimates: Float[np.ndarray, " flips"], positions: Int[np.ndarray, " flips"]
 ) -> None:
@@ -240,27 +236,13 @@ def check_estimates_finite(
         )
 
 
-def exact_engine(
-    model: Model, engine: FirstOrderEngine, n: int, inputs: int, flips: int
-) -> tuple[Engine, str]:
-    """Returns the engine for so many exact flips of so many inputs of length n, and its name."""
-    measure = engine.measure
-    run = choose(model, Auto(1), Substitute(), measure, n, inputs, count=flips)
-    if not engine.of_norm:
-        return run.engine, run.choice.name
-    # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
-    if isinstance(run.engine, VmapEngine):
-        return OutputEngine(measure, None, model.apply), run.choice.name
-    return dataclasses.replace(run.engine, outputs=None), run.choice.name
-
-
 def verified(
     engine: FirstOrderEngine,
     model: Model,
     words: Int[np.ndarray, "batch n"],
     flips: FlipTable,
     chosen: Int[np.ndarray, " verified"],
-    asked: EstimateOptions,
+    asked: FirstOrder,
     devices: placement.Placement,
 ) -> tuple[Float[np.ndarray, " verified"], Float[np.ndarray, " verified"], str, float | None]:
     """Measures the flips with the given indices exactly.
@@ -278,8 +260,14 @@ def verified(
     where = [flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]]
     inputs, which = np.unique(where[0], return_inverse=True)
     with numerics(wide.dtype):
-        runner, name = exact_engine(wide, engine, n, len(inputs), len(chosen))
-    order, passes = np.arange(len(chosen)), isinstance(runner, OutputEngine)
+        run = choose(wide, Auto(1), Substitute(), norm, n, len(inputs), count=len(chosen))
+    runner, how = run.engine, f"{run.choice.name} in {wide.dtype}"
+    order, passes = np.arange(len(chosen)), engine.of_norm and isinstance(runner, VmapEngine)
+    # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
+    if passes:
+        runner = OutputEngine(norm, None, wide.apply)
+    elif engine.of_norm:
+        runner = dataclasses.replace(runner, outputs=None)
     if passes:  # the output of an input is that on a flip which puts there what there is
         own = inputs, np.zeros((len(inputs), 1), int), words[inputs, :1]
         where = [np.concatenate(pair) for pair in zip(own, where, strict=True)]
@@ -289,16 +277,16 @@ def verified(
         measuring = Measuring(runner, parameters, words, b, places, symbols, devices)
         if not engine.of_norm:
             values = measuring.numbers()[0][:, 0].astype(np.float64)
-            return values, values, f"{name} in {wide.dtype}", None
+            return values, values, how, None
         changes = measuring.changes()[0].astype(np.float64)[np.argsort(order)]
     if passes:
         y = changes[: len(inputs)]
         changes, size = changes[len(inputs) :] - y[which], float(np.max(np.sum(np.abs(y), axis=1)))
     exact = norm.of_array(changes if engine.outputs is None else changes[:, list(engine.outputs)])
     if sketch_of(asked, engine, changes.shape[1]) is None:
-        return exact, exact, f"{name} in {wide.dtype}", size
+        return exact, exact, how, size
     compared = norm.of_array(changes @ combinations(asked, engine, changes.shape[1]).T)
-    return exact, compared, f"{name} in {wide.dtype}", size
+    return exact, compared, how, size
 
 
 def _within_rounding(result: FlipSensitivity, model: Model, size: float | None, stratum: int) -> bool:
