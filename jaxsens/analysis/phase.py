@@ -27,7 +27,6 @@ from jaxsens.core.sweeps.sweep import Sweep
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FAMILIES = {"log n": np.log, "n": np.asarray}
@@ -57,48 +56,42 @@ class PhaseDiagram:
     def plot(self) -> Figure:
         """Returns a figure: the slopes against a with the predicted line, for each family; and the statistic against
         1/tau(n) as a multiple of the critical one."""
-        from jaxsens.core.report.panels import grid
+        from jaxsens.core.report.panels import GREY, grid, line_style
 
         with grid("", 3, 3, (4.4, 3.6)) as (figure, (of_log, of_power, relative)):
             for axes, family in zip((of_log, of_power), FAMILIES, strict=True):
-                self._draw_slopes(axes, family)
+                of_family = self.slopes.query("family == @family").sort_values(by="a")
+                pairs = of_family[["low", "high"]].dropna().to_numpy()
+                for k, (low, high) in enumerate(np.unique(pairs, axis=0)):
+                    rows, style = of_family.query("low == @low and high == @high"), line_style(k)
+                    shown = {
+                        "ls": style.linestyle,
+                        "color": style.colour,
+                        "label": f"n = {low:g} to {high:g}",
+                    }
+                    axes.plot(rows["a"], rows["slope"], style.marker, **shown)
+                fit = of_family.query("low != low")  # NaN
+                errors = [fit["slope"] - fit["ci_low"], fit["ci_high"] - fit["slope"]]
+                bars = {"color": "black", "lw": 2.5, "capsize": 3, "label": "fit, all n"}
+                axes.errorbar(fit["a"], fit["slope"], errors, **bars)
+                exponent, least, most = self.predicted[family]
+                axes.axvline(exponent, color=GREY, ls="--", label=f"predicted a* = {exponent:.2f}")
+                axes.axvspan(least, most, color=GREY, alpha=0.2, lw=0)
+                for level in (-1, 0):
+                    axes.axhline(level, color=GREY, lw=0.7)
+                power = "(log n)^a" if family == "log n" else "n^a"
+                axes.set(xlabel=f"a: inverse temperature {power}", ylabel=f"slope of {self.statistic} in n")
+                axes.legend(fontsize=7, loc="lower right")
             of_power.sharey(of_log)
-            self._draw_relative(relative)
+            for k, (name, rows) in enumerate(self.points.groupby("variant", sort=False)):
+                of_n, style = rows.groupby("n")[["relative", "value"]].median(), line_style(k)
+                shown = {"ls": "-", "color": style.colour, "label": name}
+                relative.loglog(of_n["relative"], of_n["value"], style.marker, **shown)
+            relative.axvline(1, color=GREY, ls="--")
+            median = f"{self.statistic}, median over seeds"
+            relative.set(xlabel="inverse temperature / critical one", ylabel=median)
+            relative.legend(fontsize=7)
         return figure
-
-    def _draw_slopes(self, axes: Axes, family: str) -> None:
-        from jaxsens.core.report.panels import GREY, line_style
-
-        of_family = self.slopes.query("family == @family").sort_values(by="a")
-        pairs = of_family[["low", "high"]].dropna().to_numpy()
-        for k, (low, high) in enumerate(np.unique(pairs, axis=0)):
-            rows, label = of_family.query("low == @low and high == @high"), f"n = {low:g} to {high:g}"
-            style = line_style(k)
-            axes.plot(
-                rows["a"], rows["slope"], style.marker, ls=style.linestyle, color=style.colour, label=label
-            )
-        fit = of_family.query("low != low")  # NaN
-        errors = [fit["slope"] - fit["ci_low"], fit["ci_high"] - fit["slope"]]
-        axes.errorbar(fit["a"], fit["slope"], errors, color="black", lw=2.5, capsize=3, label="fit, all n")
-        exponent, least, most = self.predicted[family]
-        axes.axvline(exponent, color=GREY, ls="--", label=f"predicted a* = {exponent:.2f}")
-        axes.axvspan(least, most, color=GREY, alpha=0.2, lw=0)
-        for level in (-1, 0):
-            axes.axhline(level, color=GREY, lw=0.7)
-        shown = "(log n)^a" if family == "log n" else "n^a"
-        axes.set(xlabel=f"a: inverse temperature {shown}", ylabel=f"slope of {self.statistic} in n")
-        axes.legend(fontsize=7, loc="lower right")
-
-    def _draw_relative(self, axes: Axes) -> None:
-        from jaxsens.core.report.panels import GREY, line_style
-
-        for k, (name, rows) in enumerate(self.points.groupby("variant", sort=False)):
-            of_n = rows.groupby("n")[["relative", "value"]].median()
-            style = line_style(k)
-            axes.loglog(of_n["relative"], of_n["value"], style.marker, ls="-", color=style.colour, label=name)
-        axes.axvline(1, color=GREY, ls="--")
-        axes.set(xlabel="inverse temperature / critical one", ylabel=f"{self.statistic}, median over seeds")
-        axes.legend(fontsize=7)
 
     def __repr__(self) -> str:
         told = (
@@ -159,7 +152,6 @@ def _schedules(sweep: Sweep) -> Iterator[tuple[str, Schedule]]:
 
 
 def _critical(sweep: Sweep, variant: str, schedule: Schedule) -> dict[tuple[int, int], float]:
-    """The critical inverse temperature by length and seed."""
     found = {}
     for point in sweep.points:
         if point.variant == variant:

@@ -186,7 +186,6 @@ class RowChanges(SavedResult):
         return axes
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the mean changes, level by level."""
         means = [values.mean(axis=0) for values in (self.own, self.others_max, self.others_mean)]
         rows = {
             f"level {k}": f"own {own:.4g}, others at most {most:.4g}, mean {mean:.4g}"

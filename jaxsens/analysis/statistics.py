@@ -250,7 +250,6 @@ class AttentionStatistics:
         return pd.DataFrame({"layer": layer, "head": head, **means})
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the means over rows, by layer and head."""
         note = "Means over the rows that see any key; entropy in nats."
         return html_facts(
             f"Attention of {self.n} rows", {"readout": self.readout}, note

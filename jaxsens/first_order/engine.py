@@ -240,7 +240,6 @@ class FirstOrderEngine(Engine):
         return lambda y: as_vector(model.read(parameters[0], y))
 
     def _read(self, parameters: tuple[Any, Any], n: int) -> Callable[[Array], Array]:
-        """Returns the function from the row that is read to the combinations."""
         combined, read = self._combined(parameters), self._output_of_row(parameters, n)
         return lambda y: combined(read(y))
 

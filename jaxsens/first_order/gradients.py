@@ -181,7 +181,15 @@ def _of_all_rows(
         p, slope = _weights_and_slopes(weighting, s, normalisers, counted)
         # Without a barrier, XLA would fold the transposition into products that are then several times slower.
         by_keys, turned = jax.lax.optimization_barrier((p.T, slope.T))
-        values, through = _part(v, columns), _through_scores(layer, rows, q_rows, of_keys, pull, shared)
+        values = _part(v, columns)
+        factors = _factors(layer, rows, q.shape[1]).astype(q.dtype)[:, None] if layer.bilinear else 1.0
+
+        def through(ds: Float[Array, "k m"]) -> tuple[Array, ...]:
+            """From the tile's scores to its queries, unless they are shared, and to its keys."""
+            if not layer.bilinear:
+                return pull(ds.T)
+            to_keys = ds @ (factors * q_rows)
+            return (to_keys,) if shared else (factors * (of_keys.T @ ds).T, to_keys)
 
         def one(o: Array) -> tuple[Array, ...]:
             mine = jax.lax.dynamic_slice(g, (o, rows[0], 0), (1, len(rows), width + 1))[0]
@@ -204,7 +212,6 @@ def _of_all_rows(
 def _over_tiles(
     layer: ModelLayer, tile: Callable[..., tuple[Array, Array, Array]], total: tuple[Array, Array, Array]
 ) -> tuple[Array, Array, Array]:
-    """Returns the derivatives with respect to queries, keys and values, summed over all tiles of rows and keys."""
     n = layer.n
 
     def of_keys(columns: Array, new: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
@@ -219,19 +226,6 @@ def _over_tiles(
 
     gq, gk, gv = summed_over_blocks(of_keys, n, KEYS, total)
     return gq, gk, gv
-
-
-def _through_scores(
-    layer: ModelLayer, rows: Int[Array, " m"], q: Array, k: Array, pull: Callable[[Array], Any], shared: bool
-) -> Callable[[Float[Array, "k m"]], tuple[Array, ...]]:
-    """Returns the map from the derivative with respect to a tile's scores to those with respect to its queries, unless
-    they are `shared`, and its keys. `pull` is that of a score that is no dot product."""
-    if not layer.bilinear:
-        return lambda ds: pull(ds.T)
-    factors = _factors(layer, rows, q.shape[1]).astype(q.dtype)[:, None]
-    if shared:
-        return lambda ds: (ds @ (factors * q),)
-    return lambda ds: (factors * (k.T @ ds).T, ds @ (factors * q))
 
 
 def _part(whole: Float[Array, "n ..."], rows: Int[Array, " m"]) -> Float[Array, "m ..."]:

@@ -289,23 +289,6 @@ def verified(
     return exact, compared, how, size
 
 
-def _within_rounding(result: FlipSensitivity, model: Model, size: float | None, stratum: int) -> bool:
-    """Returns whether at least half of a stratum differs from its estimates by the rounding of float64 only.
-
-    A mask may hide every path from a flip to the readout. The estimate is then 0, as it should be, and a forward pass
-    for each flip gives the rounding of a subtraction.
-    """
-    estimated = result.estimated
-    if estimated is None:
-        return False
-    if size is None:
-        outputs = [compiled_output(model.apply, model.parameters, word) for word in result.tokens]
-        size = max(float(np.sum(np.abs(np.asarray(output, np.float64)))) for output in outputs)
-    own = estimated.stratum == stratum
-    off = np.abs(estimated.estimates - estimated.compared)[own]
-    return bool(np.median(off) <= ROUNDINGS * np.finfo(np.float64).eps * size)
-
-
 def warn_if_far(result: FlipSensitivity, model: Model, size: float | None, stacklevel: int) -> None:
     """Issues an `EstimateWarning` if the estimate's error on the random sample, or on the largest estimates, is above
     `FAR_OFF` in the median or `FAR_OFF_90` in a tenth, and more than the rounding of what it is compared with. `size`
@@ -320,9 +303,17 @@ def warn_if_far(result: FlipSensitivity, model: Model, size: float | None, stack
     ):
         own = estimated.stratum == stratum
         exact = estimated.compared[own]
-        errors = np.abs(estimated.estimates[own] - exact) / np.maximum(np.abs(exact), 1e-200)
+        off = np.abs(estimated.estimates[own] - exact)
+        errors = off / np.maximum(np.abs(exact), 1e-200)
         tenth = float(np.quantile(errors, 0.9)) if len(errors) else 0.0
-        if (median > FAR_OFF or tenth > FAR_OFF_90) and not _within_rounding(result, model, size, stratum):
+        if not (median > FAR_OFF or tenth > FAR_OFF_90):
+            continue
+        if size is None:
+            outputs = [compiled_output(model.apply, model.parameters, word) for word in result.tokens]
+            size = max(float(np.sum(np.abs(np.asarray(output, np.float64)))) for output in outputs)
+        # A mask may hide every path from a flip to the readout. The estimate is then 0, as it should be, and a forward
+        # pass for each flip gives the rounding of a subtraction.
+        if np.median(off) > ROUNDINGS * np.finfo(np.float64).eps * size:
             far.append(
                 f"by {median:.0%} in the median of {which}, and by over {tenth:.0%} in a tenth of them"
             )

@@ -134,7 +134,6 @@ class LayerConstants:
 def _constants_of_layer(
     layer: LayerConfig, dtype: str, parameters: LayerParameters, n: int, log_f: float
 ) -> tuple[LayerConstants, float]:
-    """One layer's constants, and the bound F on its output."""
     norm = rules.norm_where(layer.layer_norm == "pre", parameters.attention_norm)
     log_lambda, log_z = log_layer_norm(layer.layer_norm_epsilon, norm, log_f)
     value, output = (np.asarray(m, np.float64) for m in (parameters.value, parameters.output))
@@ -405,7 +404,6 @@ class Lemma5(SavedResult):
         return self.log_bound > self.log_trivial - LOG2
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
         rows: dict[str, object] = {
             "bound": self.bound,
             "closed form H^L C^2L D / n": self.reason or self.closed_form,

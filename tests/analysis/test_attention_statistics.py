@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.analysis import statistics
+from jaxsens.analysis import attention_statistics, statistics
 from jaxsens.core.base import errors
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.core.models.transformer.layers import layered_transformer
@@ -113,7 +112,7 @@ def test_every_weighting_under_every_mask_as_single_rows_and_keys_say(kind, monk
     tokens = np.array([0, 1, 1, 2, 0, 1])
     weights, sees = weights_of_transformer(config, parameters, tokens, monkeypatch)
     monkeypatch.setattr(statistics, "SCORES", 4 * 2 * N)  # blocks of four rows, the last of which overlaps
-    found = jaxsens.analysis.attention_statistics(jaxsens.Transformer(config, parameters=parameters), tokens)
+    found = attention_statistics(jaxsens.Transformer(config, parameters=parameters), tokens)
     check(found, weights, sees)
     if kind == "hard":
         ties = np.exp(found.entropy[[HARD.index(("average-hard", "none"))]])
@@ -166,7 +165,7 @@ def test_a_model_of_your_own_with_grouped_heads_windows_and_hidden_keys(monkeypa
         weights, sees = weights_of_layered(model, parameters, tokens)
     monkeypatch.setattr(statistics, "SCORES", 4 * 2 * len(tokens))
     for readout in ("mean", 1):
-        found = jaxsens.analysis.attention_statistics((model, parameters), tokens, readout=readout)
+        found = attention_statistics((model, parameters), tokens, readout=readout)
         assert found.readout == readout
         check(found, weights, sees)
 
@@ -174,11 +173,11 @@ def test_a_model_of_your_own_with_grouped_heads_windows_and_hidden_keys(monkeypa
 def test_layers_with_fewer_heads_have_nan_for_the_others():
     config = small(heads=(1, 3), weighting=("softmax", "average-hard"))
     model = jaxsens.Transformer(config)
-    own = jaxsens.analysis.attention_statistics(model, [0, 1, 2, 1, 0])
+    own = attention_statistics(model, [0, 1, 2, 1, 0])
     assert own.largest.shape == (2, 3, 5)
     assert np.isnan(own.largest[0, 1:]).all()
     assert not np.isnan(own.largest[1]).any()
-    layered = jaxsens.analysis.attention_statistics(
+    layered = attention_statistics(
         (layered_transformer(config), model.parameters), [0, 1, 2, 1, 0], readout="last"
     )
     for name in ("largest", "entropy", "first", "total", "received", "read"):
@@ -191,14 +190,14 @@ def test_layers_with_fewer_heads_have_nan_for_the_others():
 
 
 def test_without_layers_there_is_nothing_to_show():
-    empty = jaxsens.analysis.attention_statistics(jaxsens.Transformer(small(layers=0)), [0, 1])
+    empty = attention_statistics(jaxsens.Transformer(small(layers=0)), [0, 1])
     assert "0 layers, 0 heads; means: largest=nan" in repr(empty)
     assert len(empty.to_pandas()) == 0
 
 
 def test_means_leave_out_rows_that_see_nothing():
     config = small(layers=1, mask="strict-future")
-    found = jaxsens.analysis.attention_statistics(jaxsens.Transformer(config), [0, 1, 2])
+    found = attention_statistics(jaxsens.Transformer(config), [0, 1, 2])
     assert np.isnan(found.largest[0, :, 0]).all()
     np.testing.assert_allclose(found.largest[0, :, 1], 1)
     np.testing.assert_allclose(found.mean("largest")[0], found.largest[0, :, 1:].mean(axis=-1))
@@ -207,28 +206,15 @@ def test_means_leave_out_rows_that_see_nothing():
 
 
 def test_what_is_refused(monkeypatch):
-    tokens = [0, 1, 1]
+    measure, tokens, transformer = attention_statistics, [0, 1, 1], jaxsens.Transformer(small())
     lstm = jaxsens.training.LSTM(jaxsens.training.LSTMConfig(alphabet_size=2, width=4))
     for model in (lstm, lambda tokens: tokens.sum() * 1.0):
-        assert "attention is not visible" in refused(
-            "model", jaxsens.analysis.attention_statistics, model, tokens
-        )
-    transformer = jaxsens.Transformer(small())
-    refused(
-        "readout tokens", jaxsens.analysis.attention_statistics, transformer, [tokens, tokens], readout=None
-    )
+        refused("model", measure, model, tokens)
+    refused("readout tokens", measure, transformer, [tokens, tokens], readout=None)
     broken = dataclasses.replace(transformer.parameters, embedding=np.full((4, 6), np.nan))
-    refused(
-        "model",
-        jaxsens.analysis.attention_statistics,
-        jaxsens.Transformer(small(), parameters=broken),
-        tokens,
-    )
+    refused("model", measure, jaxsens.Transformer(small(), parameters=broken), tokens)
     monkeypatch.setattr(errors, "machine_memory", lambda: 1000)
-    with pytest.raises(
-        InputError, match=r"the table of every row's statistics takes 1\.12 KiB, and this machine has"
-    ):
-        jaxsens.analysis.attention_statistics((Odd(masks=("none",) * 2), odd_weights()), tokens)
+    refused("tokens", measure, (Odd(masks=("none",) * 2), odd_weights()), tokens)
 
 
 @pytest.mark.quick(1)
@@ -253,9 +239,7 @@ def test_memory_grows_with_n_and_not_with_its_square(layered):
 
 
 def test_a_text_is_encoded():
-    written = jaxsens.analysis.attention_statistics(SPELLER, "cabba")
+    written = attention_statistics(SPELLER, "cabba")
     np.testing.assert_array_equal(written.tokens, [2, 0, 1, 1, 0])
     assert (written.readout, written.dtype) == ("last", "float32")
-    np.testing.assert_allclose(
-        written.read, jaxsens.analysis.attention_statistics(MODEL, [2, 0, 1, 1, 0]).read, 1e-5
-    )
+    np.testing.assert_allclose(written.read, attention_statistics(MODEL, [2, 0, 1, 1, 0]).read, 1e-5)

@@ -15,7 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import jaxsens
-from jaxsens.analysis import critical_inverse_temperature, gap_counts, statistics
+from jaxsens.analysis import (
+    attention_statistics,
+    critical_inverse_temperature,
+    critical_temperatures,
+    gap_counts,
+    statistics,
+)
 from jaxsens.analysis.temperatures import critical_of_rows
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.models.parts.schedules import Schedule
@@ -130,13 +136,7 @@ def test_scores_that_are_no_numbers_are_refused(scores):
 
 
 def small_model(**changes: Any) -> jaxsens.Transformer:
-    config: dict[str, Any] = {
-        "width": 16,
-        "heads": 2,
-        "layers": 2,
-        "positions": "sinusoidal",
-        "dtype": "float64",
-    }
+    config = {"width": 16, "heads": 2, "layers": 2, "positions": "sinusoidal", "dtype": "float64"}
     return jaxsens.Transformer(jaxsens.TransformerConfig(3, **(config | changes)), seed=1)
 
 
@@ -145,19 +145,19 @@ WORD = np.random.default_rng(0).integers(0, 3, 24)
 
 @pytest.mark.parametrize("mask", ["none", "future", "strict-future"])
 def test_a_model_at_its_critical_temperature_has_a_largest_weight_of_half(mask):
-    found = jaxsens.analysis.critical_temperatures(small_model(mask=mask, layers=1), WORD)
+    found = critical_temperatures(small_model(mask=mask, layers=1), WORD)
     row = 20
     beta = float(found.beta[0, 1, row])
     at_it = small_model(mask=mask, layers=1, weighting=Softmax(Schedule(coefficient=beta)))
-    largest = jaxsens.analysis.attention_statistics(at_it, WORD).largest[0, 1, row]
+    largest = attention_statistics(at_it, WORD).largest[0, 1, row]
     assert largest == pytest.approx(0.5, rel=1e-9)
-    assert jaxsens.analysis.critical_temperatures(at_it, WORD).beta[0, 1, row] == pytest.approx(1, rel=1e-9)
+    assert critical_temperatures(at_it, WORD).beta[0, 1, row] == pytest.approx(1, rel=1e-9)
 
 
 def test_rows_are_concentrated_exactly_where_their_largest_weight_exceeds_half():
     model = small_model(mask="future", weighting=Softmax(Schedule(coefficient=3.0)))
-    found = jaxsens.analysis.critical_temperatures(model, WORD, gaps=[0, 1e9])
-    largest = jaxsens.analysis.attention_statistics(model, WORD).largest
+    found = critical_temperatures(model, WORD, gaps=[0, 1e9])
+    largest = attention_statistics(model, WORD).largest
     np.testing.assert_array_equal(found.beta < 1, largest > 0.5)
     np.testing.assert_array_equal(found.counts[..., 0], 1)
     np.testing.assert_array_equal(found.counts[..., 1], np.broadcast_to(np.arange(1, 25), (2, 2, 24)))
@@ -169,7 +169,7 @@ def test_rows_are_concentrated_exactly_where_their_largest_weight_exceeds_half()
 
 
 def test_a_row_without_keys_is_nan_and_counts_nothing():
-    found = jaxsens.analysis.critical_temperatures(small_model(mask="strict-future"), WORD)
+    found = critical_temperatures(small_model(mask="strict-future"), WORD)
     assert np.isnan(found.beta[..., 0]).all()
     assert not found.counts[..., 0, :].any()
     assert not np.isnan(found.beta[..., 1:]).any()
@@ -179,8 +179,8 @@ def test_weights_that_underflow_are_counted_in_full():
     cold = small_model(weighting=Softmax(Schedule(coefficient=1e6)), layers=1)
     warm = small_model(layers=1)
     np.testing.assert_allclose(
-        jaxsens.analysis.critical_temperatures(cold, WORD).beta * 1e6,
-        jaxsens.analysis.critical_temperatures(warm, WORD).beta,
+        critical_temperatures(cold, WORD).beta * 1e6,
+        critical_temperatures(warm, WORD).beta,
         rtol=1e-6,
     )
 
@@ -194,34 +194,26 @@ def test_what_is_no_softmax_is_refused_by_name(weighting):
     with pytest.raises(
         InputError, match=f"^critical_temperatures has no rule for the weighting {name}; it knows Softmax"
     ):
-        jaxsens.analysis.critical_temperatures(model, WORD)
+        critical_temperatures(model, WORD)
 
 
 def test_a_sink_is_left_out():
-    sink = jaxsens.analysis.critical_temperatures(
-        small_model(weighting=SinkSoftmax(logit=4.0), layers=1), WORD
-    )
-    plain = jaxsens.analysis.critical_temperatures(small_model(layers=1), WORD)
+    sink = critical_temperatures(small_model(weighting=SinkSoftmax(logit=4.0), layers=1), WORD)
+    plain = critical_temperatures(small_model(layers=1), WORD)
     np.testing.assert_array_equal(sink.beta, plain.beta)
 
 
 def test_a_model_without_visible_attention_and_unusable_gaps_are_refused():
-    refused(
-        "model",
-        jaxsens.analysis.critical_temperatures,
-        jaxsens.training.LSTM(jaxsens.training.LSTMConfig(3, width=4)),
-        WORD,
-    )
+    lstm = jaxsens.training.LSTM(jaxsens.training.LSTMConfig(3, width=4))
+    refused("model", critical_temperatures, lstm, WORD)
     for gaps in ([-1.0], [float("nan")], 3.0, ["far"], None):
-        refused("gaps", jaxsens.analysis.critical_temperatures, small_model(), WORD, gaps=gaps)
+        refused("gaps", critical_temperatures, small_model(), WORD, gaps=gaps)
 
 
 def test_a_layered_model_is_served_as_its_transformer_and_missing_heads_are_nan():
     model = small_model(mask="future", heads=(2, 1), head_width=4)
-    own = jaxsens.analysis.critical_temperatures(model, WORD)
-    layered = jaxsens.analysis.critical_temperatures(
-        (layered_transformer(model.config), model.parameters), WORD
-    )
+    own = critical_temperatures(model, WORD)
+    layered = critical_temperatures((layered_transformer(model.config), model.parameters), WORD)
     np.testing.assert_allclose(layered.beta, own.beta, rtol=1e-9)
     np.testing.assert_array_equal(layered.counts, own.counts)
     assert np.isnan(own.beta[1, 1]).all()
@@ -231,10 +223,10 @@ def test_a_layered_model_is_served_as_its_transformer_and_missing_heads_are_nan(
 
 
 def test_blocks_of_rows_give_what_all_rows_give(monkeypatch):
-    whole = jaxsens.analysis.critical_temperatures(small_model(), WORD, gaps=[1.0])
+    whole = critical_temperatures(small_model(), WORD, gaps=[1.0])
     monkeypatch.setattr(statistics, "SCORES", 7 * 2 * len(WORD))
     # Other gaps, so that no compiled program is used again.
-    blocks = jaxsens.analysis.critical_temperatures(small_model(), WORD, gaps=[1.0, 2.0])
+    blocks = critical_temperatures(small_model(), WORD, gaps=[1.0, 2.0])
     np.testing.assert_allclose(blocks.beta, whole.beta, rtol=1e-9)
     np.testing.assert_array_equal(blocks.counts[..., 0], whole.counts[..., 0])
 
@@ -243,4 +235,4 @@ def test_scores_that_overflow_are_refused_with_a_remedy():
     drawn = small_model(weighting=Softmax(Schedule(coefficient=1e38)), dtype="float32")
     large = jax.tree.map(lambda values: 20 * values, drawn.parameters)
     model = jaxsens.Transformer(drawn.config, parameters=large)
-    refused("model", jaxsens.analysis.critical_temperatures, model, WORD)
+    refused("model", critical_temperatures, model, WORD)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-import jaxsens
+from jaxsens.analysis import critical_temperatures, phase_diagram
 from jaxsens.core.report.panels import figure_bytes
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import run_sweep
@@ -42,13 +42,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_diagram_has_the_slopes_of_the_sweep_and_the_line_of_its_scores(folder):
-    found = jaxsens.analysis.phase_diagram(folder)
+    found = phase_diagram(folder)
     fits = found.slopes.query("low != low")
     assert sorted(fits.query("family == 'log n'")["a"]) == [0, 1]
     assert sorted(fits.query("family == 'n'")["a"]) == [0, 0.5]
     assert len(found.slopes) == 4 * (1 + 2)
     point = next(p for p in parse_sweep_config(TEXT).points if (p.n, p.seed) == (32, 1))
-    beta = jaxsens.analysis.critical_temperatures(point.model(), point.tokens()[0]).beta
+    beta = critical_temperatures(point.model(), point.tokens()[0]).beta
     assert len(beta) == 1
     rows = found.points.query("n == 32 and seed == 1")
     assert rows["critical"].to_numpy() == pytest.approx(np.sort(beta.ravel())[(beta.size - 1) // 2])
@@ -66,22 +66,15 @@ def test_the_diagram_has_the_slopes_of_the_sweep_and_the_line_of_its_scores(fold
 def test_the_critical_temperature_is_that_of_the_scores_themselves_whatever_comes_first(folder, tmp_path):
     """The scores of a first layer do not depend on the temperature."""
     other = swept(tmp_path, HEAD + VARIANTS["log-1"], 1)
-    critical = [
-        jaxsens.analysis.phase_diagram(each).points.query("variant == 'log-1' and n == 8 and seed == 0")[
-            "critical"
-        ]
-        for each in (folder, other)
-    ]
+    where = "variant == 'log-1' and n == 8 and seed == 0"
+    critical = [phase_diagram(each).points.query(where)["critical"] for each in (folder, other)]
     np.testing.assert_allclose(*critical, rtol=1e-4)
 
 
 def test_sweeps_without_a_family_and_unknown_statistics_are_refused(folder, tmp_path):
-    assert "'q90'" in refused("directory", jaxsens.analysis.phase_diagram, folder, statistic="q90")
-    hard = (
-        TEXT[: TEXT.index("[[variant]]")]
-        + '[[variant]]\nname = "hard"\nmodel = { weighting = "leftmost-hard" }\n'
-    )
-    assert "power of n" in refused("directory", jaxsens.analysis.phase_diagram, swept(tmp_path, hard, 1))
+    assert "'q90'" in refused("directory", phase_diagram, folder, statistic="q90")
+    hard = HEAD + '[[variant]]\nname = "hard"\nmodel = { weighting = "leftmost-hard" }\n'
+    assert "power of n" in refused("directory", phase_diagram, swept(tmp_path, hard, 1))
 
 
 @pytest.mark.long
@@ -104,9 +97,9 @@ model = {{ weighting = {{ type = "Softmax", inverse_temperature = {schedule} }} 
     folder = tmp_path / "out"
     sweep = parse_sweep_config(text, folder=folder)
     run_sweep(sweep, folder, sweep.points, Console(quiet=True))
-    rows = jaxsens.analysis.phase_diagram(folder).points.query("n == 7")
+    rows = phase_diagram(folder).points.query("n == 7")
     word = next(p for p in sweep.points if p.n == 7).tokens()[0]
-    beta = jaxsens.analysis.critical_temperatures(sweep.variants[0].source.example, word).beta[0] * np.log(7)
+    beta = critical_temperatures(sweep.variants[0].source.example, word).beta[0] * np.log(7)
     assert rows["critical"].to_numpy() == pytest.approx(
         np.quantile(beta, 0.5, method="inverted_cdf"), rel=1e-4
     )

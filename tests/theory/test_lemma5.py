@@ -21,7 +21,7 @@ from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.theory.lemma5 import lemma5
 from tests import reference
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 from tests.small_models import random_parameters, small
 
 N = 5
@@ -154,23 +154,11 @@ def by_hand(config: TransformerConfig, **matrices: Any) -> Transformer:
 
 def one_dimensional(gain: float, sharpness: float = 0.0, **changes: Any) -> Transformer:
     """y = +-1 by symbol, values gain y, scores sharpness y_j y_m: every constant of the lemma can be read off."""
-    config = TransformerConfig(
-        **{
-            "alphabet_size": 2,
-            "width": 1,
-            "heads": 1,
-            "layers": 1,
-            "feed_forward": 0,
-            "positions": "none",
-            "end_symbol": False,
-            "dtype": "float64",
-            **changes,
-        }
-    )
-    ones = np.ones((1, 1, 1))
-    return by_hand(
-        config, embedding=[[-1], [1]], query=sharpness * ones, key=ones, value=gain * ones, output=ones
-    )
+    sizes: dict[str, Any] = {"alphabet_size": 2, "width": 1, "heads": 1, "layers": 1, "feed_forward": 0}
+    options = {"positions": "none", "end_symbol": False, "dtype": "float64"}
+    config, ones = TransformerConfig(**{**sizes, **options, **changes}), np.ones((1, 1, 1))
+    matrices = {"query": sharpness * ones, "key": ones, "value": gain * ones, "output": ones}
+    return by_hand(config, embedding=[[-1], [1]], **matrices)
 
 
 @pytest.mark.parametrize("n", [2, 7, 1000])
@@ -312,24 +300,17 @@ def test_symbols_restrict_what_is_exchanged():
 
 
 @pytest.mark.parametrize(
-    ("weighting", "why"),
+    "weighting",
     [
-        ("leftmost-hard", "one key may take all"),
-        ("average-hard", "one key may take all"),
-        ("sparsemax", "one key may keep a fixed share"),
-        ("entmax-1.5", "one key may keep a fixed share"),
-        ("sigmoid", "no weight is divided by n"),
-        ("sigmoid-log", "constants are not worked out"),
-        ("adaptive-temperature", "constants are not worked out"),
+        *("leftmost-hard", "average-hard", "sparsemax", "entmax-1.5"),
+        *("sigmoid", "sigmoid-log", "adaptive-temperature"),
     ],
 )
-def test_weightings_without_a_bound_on_weights_are_refused(weighting, why):
-    model = Transformer(small(weighting=("softmax", weighting)))
-    with pytest.raises(InputError, match=rf"weighting of layer 1.*softmax, at any temperature.*{why}"):
-        lemma5(model, 8)
+def test_weightings_without_a_bound_on_weights_are_refused(weighting):
+    with pytest.raises(InputError, match="weighting of layer 1"):
+        lemma5(Transformer(small(weighting=("softmax", weighting))), 8)
 
 
 def test_every_wrong_argument_is_named_at_once():
     refused("model n measure flips", lemma5, "model", 0, [1], "l3")
-    with refusal("tokens", "flips.symbols"):
-        lemma5(Transformer(small(positions=Learned(12))), 13, [0, 9])
+    refused("tokens flips.symbols", lemma5, Transformer(small(positions=Learned(12))), 13, [0, 9])

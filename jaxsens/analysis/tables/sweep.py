@@ -100,7 +100,6 @@ class AttentionTable(PointTable):
 def _of_word(
     model: Any, word: Int[np.ndarray, " n"], flipped: Int[np.ndarray, " k"]
 ) -> dict[str, np.ndarray]:
-    """Returns the statistics of one input, each (layers, heads)."""
     known = attention_statistics(model, word)
     row = None if known.readout == "mean" else -1 if known.readout == "last" else int(known.readout)
     found = {name: known.mean(name) for name in ROW_STATISTICS}

@@ -233,12 +233,11 @@ class _Constructed:
         common = {"autoregressive": self.autoregressive, "dtype": self.dtype, "read": self.read}
         try:
             model: CompiledTransformer | ReferenceTransformer = make(condition, **common, **options)
-            if self.reweighted is not None and isinstance(model, CompiledTransformer):
+            if self.reweighted is not None:
+                if isinstance(model, ReferenceTransformer):
+                    remedy = "only compiled networks have another"
+                    raise InputError(Problem(("weighting",), self.reweighted, remedy))
                 model = model.with_weighting(self.reweighted)
-            elif self.reweighted is not None:
-                raise InputError(
-                    Problem(("weighting",), self.reweighted, "only compiled networks have another")
-                )
         except InputError as error:
             keys = {"weighting": "reweighted", "name": "construction"}
             problems.include(one.renamed(keys) for one in error.problems)

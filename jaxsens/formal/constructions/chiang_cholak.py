@@ -26,13 +26,12 @@ from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.inputs import choice, number
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.weighting import Softmax
-from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.config import Dtype, TransformerConfig
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.formal.constructions.network import blank
 
 LanguageName = Literal["parity", "first"]
-Dtype = Literal["float32", "float64"]
 Read = Literal["output", "everything"]
 
 PAIRS: dict[LanguageName, int] = {"parity": 10, "first": 6}
@@ -154,24 +153,14 @@ class ReferenceTransformer(Transformer):
         Raises:
             InputError: For anything but bits and, last, the classification symbol.
         """
-        inputs = self.prepare(tokens) if isinstance(tokens, str) else tokens
-        positive = np.asarray(self(_checked(inputs)))[..., self.logit] > 0
+        given = self.prepare(tokens) if isinstance(tokens, str) else np.asarray(tokens)
+        sound = np.issubdtype(given.dtype, np.integer) and given.ndim > 0 and given.shape[-1] > 0
+        bits = sound and np.isin(given[..., :-1], (ZERO, ONE)).all()
+        if not bits or np.any(given[..., -1] != CLS):
+            remedy = f"inputs as prepare(word) makes them: bits and, last, the symbol {CLS}"
+            raise InputError.of("tokens", tokens, remedy)
+        positive = np.asarray(self(given))[..., self.logit] > 0
         return bool(positive) if positive.ndim == 0 else positive
-
-
-def _checked(tokens: Int[np.ndarray, "*batch n"]) -> Int[np.ndarray, "*batch n"]:
-    given = np.asarray(tokens)
-    if (
-        not np.issubdtype(given.dtype, np.integer)
-        or given.ndim == 0
-        or given.shape[-1] == 0
-        or np.any(given[..., -1] != CLS)
-        or not np.isin(given[..., :-1], (ZERO, ONE)).all()
-    ):
-        raise InputError.of(
-            "tokens", tokens, f"inputs as prepare(word) makes them: bits and, last, the symbol {CLS}"
-        )
-    return given
 
 
 def reference(
@@ -208,7 +197,6 @@ parity, first = partial(reference, "parity"), partial(reference, "first")
 
 
 def _config(variant: ReferenceVariant, dtype: Dtype) -> TransformerConfig:
-    """Two layers of width 10 or 6, twice that with layer normalisation."""
     parity = variant.language == "parity"
     d = variant.pairs
     return TransformerConfig(
@@ -227,7 +215,6 @@ def _config(variant: ReferenceVariant, dtype: Dtype) -> TransformerConfig:
 
 
 def _parameters(variant: ReferenceVariant, shape: TransformerConfig) -> TransformerParameters:
-    """The weights of a variant, NumPy float64, for `shape = _config(variant, ...)`."""
     weights = blank(shape.replace(width=variant.pairs, layer_norm="none"))
     weights.embedding[[ZERO, ONE, CLS], [ZERO, ONE, CLS]] = 1
     {"parity": _set_parity, "first": _set_first}[variant.language](weights, variant.sharpness)

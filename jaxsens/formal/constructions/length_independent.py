@@ -68,7 +68,6 @@ def parity(
 
 
 def _program(network: ResidualNetwork, mask: Literal["none", "future"], dtype: str) -> Affine:
-    """The network's output, layer by layer as the module says."""
     index, inverse, odd = (network.component(Component(name)) for name in ("index", "reciprocal", "odd"))
     limbs = [Limb("square", place) for place in range(PLACES["square"])]
     squares = [network.component(term) for term in (limbs if dtype == "float32" else [Component("square")])]

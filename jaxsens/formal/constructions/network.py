@@ -264,7 +264,6 @@ class ResidualNetwork:
         return self._layers[index]
 
     def _vector(self, form: Affine, width: int) -> np.ndarray:
-        """A form as a vector for attention."""
         vector = np.zeros(width)
         for coordinate, weight in form.terms:
             vector[coordinate] += weight
@@ -273,7 +272,6 @@ class ResidualNetwork:
         return vector
 
     def _write(self, layer: _LayerParts, weights: Any) -> None:
-        """Writes a layer into its parameters, which are zeros."""
         width, head_width = weights.query.shape[1:]
         for h, head in enumerate(layer.heads):
             for k, (asked, offered) in enumerate(head.pairs):

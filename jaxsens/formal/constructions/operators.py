@@ -112,8 +112,7 @@ def comparison(builder: Builder, formula: CountComparison, counted: list[Affine]
     """sum_k lambda_k C_k + c >= 0 (or = 0, != 0), given what each C_k counts."""
     weights = [weight for weight, _ in formula.terms]
     if not weights:
-        holds = {">=": formula.constant >= 0, "=": formula.constant == 0, "!=": formula.constant != 0}
-        return Affine(constant=float(holds[formula.relation]))
+        return Affine(constant=float(formula.holds(formula.constant)))
     builder.network.sums.append((formula.weight, formula.constant))
     if builder.condition.name != "temperature-bounded":
         # Stages 1 and 2 of section 4.4: each C_k within 1/(4 H), so the sum within 1/4.
@@ -142,7 +141,13 @@ def predicate(builder: Builder, formula: CountPredicate, counted: Affine) -> Aff
         pairs, predicate_embedding(builder, theta), lookup_value_error(sharpness), sharpness
     )
     none = _is_zero(builder, direction, counted, sharpness)
-    return builder.network.shaped((ROUND, found - none)) + _at_zero(builder, theta, none)
+    if theta.needs_length:
+        # theta_n(0) may depend on n: it is a component of its own, the same at every position.
+        values = FunctionComponent(f"[0 {theta}]", PredicateValues(theta, at_zero=True))
+        at_zero = builder.network.rectify((none + builder.network.component(values) - 1.0, 1.0))
+    else:
+        at_zero = none if theta.holds(0, 1) else Affine()
+    return builder.network.shaped((ROUND, found - none)) + at_zero
 
 
 @dataclass(frozen=True)
@@ -178,15 +183,6 @@ def predicate_embedding(builder: Builder, theta: Predicate) -> Affine:
     Its name is in brackets, with which no other component's name begins: a predicate may be called "square".
     """
     return builder.network.component(FunctionComponent(f"[i {theta}]", PredicateValues(theta)))
-
-
-def _at_zero(builder: Builder, theta: Predicate, none: Affine) -> Affine:
-    """theta_n(0) where C = 0, which `none` marks."""
-    if not theta.needs_length:
-        return none if theta.holds(0, 1) else Affine()
-    # theta_n(0) may depend on n: it is a component of its own, the same at every position.
-    value = builder.network.component(FunctionComponent(f"[0 {theta}]", PredicateValues(theta, at_zero=True)))
-    return builder.network.rectify((none + value - 1.0, 1.0))
 
 
 def _is_zero(builder: Builder, direction: str, counted: Affine, sharpness: float) -> Affine:

@@ -158,15 +158,10 @@ class LayerSizes:
     @staticmethod
     def of(layer: LayerParameters) -> LayerSizes:
         """The sizes of one layer's parameters."""
-        query, key, value, output = (
-            np.asarray(matrix, np.float64) for matrix in (layer.query, layer.key, layer.value, layer.output)
-        )
-        return LayerSizes(
-            score=np.abs(query @ np.swapaxes(key, 1, 2)) / math.sqrt(query.shape[2]),
-            value=np.abs(value @ output),
-            into=_absolute(layer.w1),
-            out=_absolute(layer.w2),
-        )
+        four = layer.query, layer.key, layer.value, layer.output
+        query, key, value, output = (np.asarray(matrix, np.float64) for matrix in four)
+        score = np.abs(query @ np.swapaxes(key, 1, 2)) / math.sqrt(query.shape[2])
+        return LayerSizes(score, np.abs(value @ output), _absolute(layer.w1), _absolute(layer.w2))
 
 
 def error_bound(

@@ -157,16 +157,15 @@ def batches(config: TransformerConfig, words: Int[np.ndarray, "k n"]) -> Iterato
 def _check_config(config: TransformerConfig, problems: Problems) -> None:
     for k in range(config.layers):
         layer, name = config.layer(k), f"layer {k}"
-        if not isinstance(layer.weighting, AverageHard):
-            problems.add((name, "weighting"), layer.weighting, '"average-hard"')
-        if layer.scores != "dot-product":
-            problems.add((name, "scores"), layer.scores, '"dot-product", for Lemma 32 bounds bilinear scores')
-        if layer.layer_norm != "none":
-            problems.add((name, "layer_norm"), layer.layer_norm, '"none"')
-        if layer.output_gate != "none":
-            problems.add((name, "output_gate"), layer.output_gate, '"none"')
-        if layer.activation != "relu" and layer.feed_forward:
-            problems.add((name, "activation"), layer.activation, '"relu", for Lemma 30')
+        for part, sound, remedy in (
+            ("weighting", isinstance(layer.weighting, AverageHard), '"average-hard"'),
+            ("scores", layer.scores == "dot-product", '"dot-product", for Lemma 32 bounds bilinear scores'),
+            ("layer_norm", layer.layer_norm == "none", '"none"'),
+            ("output_gate", layer.output_gate == "none", '"none"'),
+            ("activation", layer.activation == "relu" or not layer.feed_forward, '"relu", for Lemma 30'),
+        ):
+            if not sound:
+                problems.add((name, part), getattr(layer, part), remedy)
         for term in layer.position_scores:
             problems.add((name, "positions"), term, "embeddings that are added to the symbols' only")
 

@@ -320,9 +320,8 @@ class Language(ABC):
         if longest is not None:
             found = self._length_probabilities(longest)
             if not found.any():
-                raise InputError.of(
-                    "longest", longest, "no word is so short; give a larger number", subject=self.name
-                )
+                remedy = "no word is so short; give a larger number"
+                raise InputError.of("longest", longest, remedy, subject=self.name)
             return found
         bound = 2**10
         while True:
@@ -331,13 +330,9 @@ class Language(ABC):
             if missing <= MISSING:
                 return found
             if bound >= LONGEST:
-                raise InputError.of(
-                    "longest",
-                    None,
-                    f"words of more than {bound} symbols have probability {missing:.2g}; "
-                    "give longest, or options that make words shorter",
-                    subject=self.name,
-                )
+                remedy = "give longest, or options that make words shorter"
+                text = f"words of more than {bound} symbols have probability {missing:.2g}; {remedy}"
+                raise InputError.of("longest", None, text, subject=self.name)
             bound *= 4
 
     def _in_parts(

@@ -170,7 +170,6 @@ class FormulaLanguage(Language):
         return matrix
 
     def _after(self, n: int) -> Float[np.ndarray, " states"]:
-        """The law of the state after n uniform symbols."""
         if len(self._lawful) <= FEW_STATES:
             return np.linalg.matrix_power(self._matrix, n)[0]
         law = np.zeros(len(self._lawful))
@@ -246,7 +245,6 @@ class FormulaLanguage(Language):
         return _walk(found, _uniform_choices(found, kind, n), count, generator)
 
     def _by_rejection(self, kind: str, count: int, n: int, generator: Generator) -> np.ndarray:
-        """Uniform words until enough are members, or non-members."""
         tokens, have, tried = np.empty((count, n), np.int32), 0, 0
         most = TRIES + TRIES_A_WORD * count
         while have < count:

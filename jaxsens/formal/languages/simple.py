@@ -203,7 +203,6 @@ class Majority(Language):
 
     @cached_property
     def _log_ratio(self) -> float:
-        """log r, from e."""
         e = self.end_probability
         return float(np.log1p(-np.sqrt(e * (2 - e))) - np.log1p(-e))
 

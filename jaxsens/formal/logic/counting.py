@@ -300,8 +300,7 @@ class CountComparison(Formula):
 
     def __post_init__(self) -> None:
         with collecting("CountComparison") as problems:
-            pairs = isinstance(self.terms, tuple | list) and all(map(_is_term, self.terms))
-            if not pairs:
+            if not isinstance(self.terms, tuple | list) or not all(map(_is_term, self.terms)):
                 problems.add("terms", self.terms, "give pairs (integer, CountLeft or CountRight)")
             if not isinstance(self.relation, str) or self.relation not in (">=", "=", "!="):
                 wanted = "one of >=, =, !=; compare(sum, relation) takes the other relations"
@@ -333,6 +332,10 @@ class CountComparison(Formula):
     def label(self) -> Hashable:
         """The relation, the constant, and each term without its counted formula."""
         return self.relation, self.constant, tuple((weight, count.sign) for weight, count in self.terms)
+
+    def holds(self, total: Any) -> Any:
+        """Whether the comparison is true of this value of its sum, or of each of an array of them."""
+        return {">=": total >= 0, "=": total == 0, "!=": total != 0}[self.relation]
 
     @property
     def weight(self) -> int:

@@ -99,7 +99,6 @@ def _truth(formula: Formula, tokens: np.ndarray, alphabet: Sequence[str]) -> Tru
 
 
 def _one(part: Formula, children: list[Truth], tokens: np.ndarray, alphabet: Sequence[str]) -> Truth:
-    """Truth of a formula, given the truth of its children."""
     length = tokens.shape[-1]
     match part:
         case formulas.Symbol(name):
@@ -122,11 +121,11 @@ def _one(part: Formula, children: list[Truth], tokens: np.ndarray, alphabet: Seq
             return since(children[0][..., ::-1], children[1][..., ::-1])[..., ::-1]
         case PositionPredicate(predicate):
             return np.broadcast_to(np.array(predicate.table(length))[1:], tokens.shape)
-        case CountComparison(terms, constant, relation):
+        case CountComparison(terms, constant):
             total = np.full(tokens.shape, constant, dtype=np.int64)
             for (weight, term), child in zip(terms, children, strict=True):
                 total += weight * count(term, child)
-            return {">=": total >= 0, "=": total == 0, "!=": total != 0}[relation]
+            return part.holds(total)
         case CountPredicate(predicate, term):
             return np.array(predicate.table(length))[count(term, children[0])]
     raise no_rule("evaluate", "formula", part)

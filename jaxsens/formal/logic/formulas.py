@@ -323,7 +323,6 @@ def shortened(formula: Formula, longest: int = 80) -> str:
 
 
 def _joined(node: Formula, parts: list[str]) -> str:
-    """The text of one formula, given the texts of its children."""
     notation = node.notation
     if notation.fixity == "atom":
         return node.atom_text(parts)

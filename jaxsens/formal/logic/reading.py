@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -38,12 +39,11 @@ from jaxsens.formal.logic.counting import (
     ODD,
     CountComparison,
     CountPredicate,
-    CountRight,
     PositionPredicate,
     Predicate,
 )
 from jaxsens.formal.logic.formulas import Formula, shortened, subformulas
-from jaxsens.formal.logic.structure import symbols
+from jaxsens.formal.logic.structure import operators_of, symbols
 
 Cell = int | str
 Thread = tuple[Cell, ...]
@@ -95,15 +95,9 @@ class Reading:
 
     def accepts(self, state: State) -> bool:
         """Whether the formula is true at the last position of the words that lead here. False before any symbol."""
-        return any(thread[-1] and self._may_end(thread) for thread in state)
-
-    def _may_end(self, thread: Thread) -> bool:
-        """Whether the word's end confirms the guesses."""
-        return all(
-            not (isinstance(part, formulas.Next | formulas.Until) and cell == 1)
-            and not (_is_last(part) and cell == 0)
-            for part, cell in zip(self._parts, thread, strict=False)
-        )
+        # The word's end confirms guesses of `last`, and refutes those of what follows.
+        refuted = [0 if _is_last(part) else 1 if _guesses(part) else None for part in self._parts]
+        return any(thread[-1] and not any(map(eq, refuted, thread)) for thread in state)
 
     def _read(self, thread: Thread, symbol: str) -> list[Thread]:
         """The threads after one more symbol, for each guess that does not contradict the guesses so far."""
@@ -172,26 +166,17 @@ def _has_cell(part: Formula) -> bool:
 
 
 def _first_cell(part: Formula) -> Cell:
-    """The cell before the first symbol."""
     if _guesses(part):
         return _NO_GUESS
-    match part:
-        case PositionPredicate(predicate) if predicate.needs_length:
-            raise UnreadableFormula(_why(part, f"{predicate} depends on the word's length"))
-        case CountPredicate(predicate, _) if predicate.needs_length:
-            raise UnreadableFormula(_why(part, f"{predicate} depends on the word's length"))
-        case CountPredicate(_, CountRight()):
-            raise UnreadableFormula(_why(part, "#R counts what has not been read yet"))
-        case CountComparison(terms, constant, _):
-            if any(isinstance(count, CountRight) for _, count in terms):
-                raise UnreadableFormula(_why(part, "#R counts what has not been read yet"))
-            return _clamped(part, constant)
-        case _:
-            return 0  # false, or a number, or not used
-
-
-def _why(part: Formula, reason: str) -> str:
-    return f"{shortened(part)}: {reason}, so words cannot be read from left to right"
+    reason = None
+    if isinstance(part, PositionPredicate | CountPredicate) and part.predicate.needs_length:
+        reason = f"{part.predicate} depends on the word's length"
+    elif isinstance(part, CountPredicate | CountComparison) and "#R" in operators_of(part):
+        reason = "#R counts what has not been read yet"
+    if reason is not None:
+        raise UnreadableFormula(f"{shortened(part)}: {reason}, so words cannot be read from left to right")
+    # Otherwise false, or a number, or not used.
+    return _clamped(part, part.constant) if isinstance(part, CountComparison) else 0
 
 
 def _options(part: Formula, children: list[bool], cell: Cell, symbol: str) -> list[tuple[bool, Cell]]:
@@ -232,10 +217,10 @@ def _determined(part: Formula, children: list[bool], cell: Any, symbol: str) -> 
         case CountPredicate(predicate, _):
             value = _told_apart(predicate, cell + children[0])
             return predicate.holds(value, value), value
-        case CountComparison(terms, _, relation):
+        case CountComparison(terms):
             weights = (weight for weight, _ in terms)
             total = cell + sum(weight * truth for weight, truth in zip(weights, children, strict=True))
-            return _holds(relation, total), _clamped(part, total)
+            return part.holds(total), _clamped(part, total)
     raise no_rule("Reading", "formula", part)
 
 
@@ -282,17 +267,13 @@ def _settled_since(left: bool | None, right: bool | None, now: bool) -> bool | N
 def _settled_comparison(part: CountComparison, children: list[bool | None], total: int) -> bool | None:
     """Sums whose terms all grow, or all fall, may have passed the point; others stay where nothing is counted."""
     if all(child is False for child in children):
-        return _holds(part.relation, total)
+        return part.holds(total)
     signs = {weight > 0 for weight, _ in part.terms}
     if signs == {True} and total >= (0 if part.relation == ">=" else 1):
         return part.relation != "="
     if signs == {False} and total < 0:
         return part.relation == "!="
     return None
-
-
-def _holds(relation: str, total: int) -> bool:
-    return {">=": total >= 0, "=": total == 0, "!=": total != 0}[relation]
 
 
 def _clamped(part: CountComparison, total: int) -> int:
@@ -402,28 +383,25 @@ def unrolled(formula: Formula, alphabet: Sequence[str], n: int) -> Automaton | N
     None where it has more than `MOST_UNROLLED` states, or the formula cannot be read from left to right.
     """
     whole = automaton(formula, alphabet)
-    return _unrolled(formula, tuple(alphabet), n) if whole is None else whole
-
-
-@lru_cache(maxsize=64)
-def _unrolled(formula: Formula, alphabet: tuple[str, ...], n: int) -> Automaton | None:
-    try:
-        return _explored(reading(formula, alphabet), MOST_UNROLLED, n)
-    except UnreadableFormula:
-        return None
+    return _explored(formula, tuple(alphabet), MOST_UNROLLED, n) if whole is None else whole
 
 
 @lru_cache(maxsize=256)
 def _minimal(formula: Formula, alphabet: tuple[str, ...]) -> Automaton | None:
-    try:
-        found = _explored(reading(formula, alphabet), MOST_STATES)
-    except UnreadableFormula:
-        return None
+    found = _explored(formula, alphabet, MOST_STATES)
     return None if found is None else _minimised(found)
 
 
-def _explored(read: Reading, most: int, longest: int | None = None) -> Automaton | None:
-    """The states within `longest` symbols of the start, by rising distance; None if there are more than `most`."""
+@lru_cache(maxsize=64)
+def _explored(
+    formula: Formula, alphabet: tuple[str, ...], most: int, longest: int | None = None
+) -> Automaton | None:
+    """The states within `longest` symbols of the start, by rising distance; None if there are more than `most`, or the
+    formula cannot be read from left to right."""
+    try:
+        read = reading(formula, alphabet)
+    except UnreadableFormula:
+        return None
     numbers: dict[State, int] = {read.start: 0}
     transitions: list[list[int]] = []
     layer, depth = [read.start], 0

@@ -61,7 +61,7 @@ def predicates(formula: Formula) -> tuple[Predicate, ...]:
 @typed_arguments
 def operators(formula: Formula) -> frozenset[str]:
     """Which of Y, X, S, U, #L and #R the formula uses."""
-    return frozenset().union(*(_operators_of(part) for part in subformulas(formula)))
+    return frozenset().union(*(operators_of(part) for part in subformulas(formula)))
 
 
 @typed_arguments
@@ -179,12 +179,11 @@ def validate(
 
 
 def _reasons(part: Formula, allowed: Fragment) -> list[str]:
-    """Why the outermost operator of `part` is outside the fragment."""
     has = ", ".join(sign for sign in OPERATORS if sign in allowed.operators) or "only the Boolean connectives"
     reasons = [
         f"{sign} is not in the fragment {allowed.name}, which has {has}"
         for sign in OPERATORS
-        if sign in _operators_of(part) - allowed.operators
+        if sign in operators_of(part) - allowed.operators
     ]
     for predicate in _predicates_of(part):
         if not allowed.predicates:
@@ -206,7 +205,7 @@ def _predicates_of(part: Formula) -> tuple[Predicate, ...]:
     return (part.predicate,) if isinstance(part, PositionPredicate | CountPredicate) else ()
 
 
-def _operators_of(part: Formula) -> frozenset[str]:
+def operators_of(part: Formula) -> frozenset[str]:
     """Which of Y, X, S, U, #L and #R this node is or uses. Boolean connectives count as none."""
     if isinstance(part, Yesterday | Next | Since | Until):
         return frozenset({part.notation.sign})

@@ -272,13 +272,12 @@ def constructions_job(plan: TablePlan, folder: Path | None = None) -> RowsJob[Pl
     Rows are kept in `folder`, if there is one, for a run that goes on with a stopped one.
     """
     settings = {"lengths": plan.lengths, "cap": plan.cap}
-    items = [Named(_name(*row), row) for row in plan.rows]
+    items = []
+    for case, condition, read in plan.rows:
+        decoder = ", autoregressive" if condition.autoregressive else ""
+        of = "" if read == "output" else f", {read}"
+        items.append(Named(f"{case.name}, {condition.name}{decoder}{of}", (case, condition, read)))
     return RowsJob(items, lambda row, _: measure_row(*row, plan), TableRow, settings, folder)
-
-
-def _name(case: TableCase, condition: Condition, read: Read) -> str:
-    decoder = ", autoregressive" if condition.autoregressive else ""
-    return f"{case.name}, {condition.name}{decoder}{'' if read == 'output' else f', {read}'}"
 
 
 def measure_row(case: TableCase, condition: Condition, read: Read, plan: TablePlan) -> TableRow:
@@ -398,18 +397,13 @@ def _promises(entry: Entry) -> Iterator[RenderableType]:
             label = condition.name + (", autoregressive" if condition.autoregressive else "")
             refused.setdefault(reason, []).append(label)
         if not reasons:
-            yield from (Text(), _promise(entry.build(condition).promise))
+            # As it prints, without its first line, which is the formula. Long lines continue below their text.
+            table = Table.grid(padding=(0, 2))
+            for line in str(entry.build(condition).promise).splitlines()[1:]:
+                table.add_row(*map(Text, re.split(" {2,}", line.strip(), maxsplit=1)))
+            yield from (Text(), Padding(table, (0, 0, 0, 2)))
     for reason, labels in refused.items():
         yield from (Text(f"\nnot {'; '.join(labels)}:"), _indented(reason))
-
-
-def _promise(promise: Promise) -> RenderableType:
-    """A promise as it prints, without its first line, which is the formula. Long lines continue below their text."""
-    table = Table.grid(padding=(0, 2))
-    for line in str(promise).splitlines()[1:]:
-        key, value = re.split(" {2,}", line.strip(), maxsplit=1)
-        table.add_row(Text(key), Text(value))
-    return Padding(table, (0, 0, 0, 2))
 
 
 def _indented(text: str, style: str = "") -> Padding:
@@ -463,7 +457,6 @@ def exponent_text(lengths: Sequence[int], values: Sequence[float]) -> str:
 
 
 def _exact(found: Exactness | None) -> str:
-    """What was measured, and in brackets what is predicted."""
     if found is None:
         return "not promised"
     predicted = f"{found.predicted}" if found.predicted < 10**6 else f"{found.predicted:.1e}"

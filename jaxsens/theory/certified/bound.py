@@ -289,7 +289,9 @@ def one_layer(setting: Setting) -> Float[np.ndarray, " n"]:
     r, count = int(setting.readout or 0), setting.out.shape[1]
     row = FirstLayer(setting, np.array([r]))
     onto, found = carried_on(setting, 0, setting.out), np.zeros(setting.n)
-    for a, b, change in row.changes(np.arange(setting.n), row.asked_apart(setting.out)):
+    # `changes` then has each direction of `bent_map`, and adds up none of them.
+    apart = row.asked(setting.out, supported=True)._replace(onto=None)
+    for a, b, change in row.changes(np.arange(setting.n), apart):
         size = change.size[0][setting.allowed[r]]
         bend = up(size[..., count:] * row.slopes.rad[0, setting.allowed[r], None])
         sizes = bent_norm(size[..., :count], bend, onto, setting.norm).max(axis=0)

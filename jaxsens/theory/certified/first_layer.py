@@ -284,10 +284,6 @@ class FirstLayer:
         g, sizes, onto = bent_map(self.setting, 0, self.slopes, f)
         return Asked(self.directions(g, sizes, supported), onto.size, self.slopes.rad)
 
-    def asked_apart(self, f: Float[np.ndarray, "width p"]) -> Asked:
-        """As `asked`, but `changes` then has each direction of `bent_map`, and adds up none of them."""
-        return self.asked(f, supported=True)._replace(onto=None)
-
     def changes(
         self, flips: Int[np.ndarray, " flips"], f: Asked
     ) -> Iterator[tuple[int, int, Float[Ball, "rows kinds flips p"]]]:

@@ -123,14 +123,9 @@ def check(restriction: Restriction, model: Transformer, free_fraction: float | N
 def _judged(
     restriction: Restriction, model: Transformer, free_fraction: float | None, problems: list[str]
 ) -> tuple[int, int]:
-    """How many cases were verified, and how many scores were compared."""
-    if (
-        free_fraction is not None
-        and np.sum(restriction.values == FREE) < free_fraction * restriction.n - 1e-9
-    ):
-        problems.append(
-            f"{restriction.free_fraction:.4f} of the positions are free, less than {free_fraction}"
-        )
+    free, n = int(np.sum(restriction.values == FREE)), restriction.n
+    if free_fraction is not None and free < free_fraction * n - 1e-9:
+        problems.append(f"{free / n:.4f} of the positions are free, less than {free_fraction}")
     table = _first_table(restriction, model)
     cases = comparisons = 0
     largest = float(np.finfo(model.config.dtype).max)

@@ -4,7 +4,6 @@ from the cases before it: a decision tree over the free inputs.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -89,11 +88,6 @@ class Level:
             found.setdefault(case.row, set()).update(i for i, _ in case.conditions)
         return found
 
-    @property
-    def readers(self) -> Counter[int]:
-        """How many rows depend on each input."""
-        return Counter(i for i, _ in {(i, case.row) for case in self.cases for i, _ in case.conditions})
-
     def conditions(self, entry: int) -> tuple[tuple[int, int], ...]:
         """The (input, symbol) pairs of an entry's case."""
         return self.cases[self.case[entry]].conditions
@@ -136,13 +130,10 @@ class Contest:
     @cached_property
     def sign(self) -> int:
         """1 where the first of tied keys wins, -1 where the last one does."""
-        match weighting := self.model.config.layer(self.k).weighting:
-            case LeftmostHard():
-                return 1
-            case RightmostHard():
-                return -1
-            case _:
-                raise no_rule(RESTRICT, "weighting", weighting, (LeftmostHard, RightmostHard))
+        weighting = self.model.config.layer(self.k).weighting
+        if not isinstance(weighting, LeftmostHard | RightmostHard):
+            raise no_rule(RESTRICT, "weighting", weighting, (LeftmostHard, RightmostHard))
+        return 1 if isinstance(weighting, LeftmostHard) else -1
 
     @cached_property
     def heads(self) -> int:
@@ -200,10 +191,6 @@ class Contest:
             exact = (x * EXACT_GRID % 1 == 0).all(axis=1)
             x[exact & (np.abs(x) @ np.abs(matrix) <= EXACT_SIZE).all(axis=1)] = 0
         return np.column_stack([x, self.level.owner * rotary])
-
-    def queries_of(self, rows: Int[np.ndarray, " some"]) -> Int[np.ndarray, " q"]:
-        """The entries of some rows."""
-        return np.flatnonzero(np.isin(self.level.owner, rows))
 
     def blocks(self, queries: Int[np.ndarray, " q"]) -> Iterator[tuple[Int[np.ndarray, " part"], Block]]:
         """The queries (entries, by number) in parts, each with what it makes of all entries."""
@@ -330,7 +317,8 @@ def next_level(
     Raises:
         RestrictionRefused: if a row has more than `most_values` possible values, or there are too many scores.
     """
-    level, queries = contest.level, contest.queries_of(rows)
+    level = contest.level
+    queries = np.flatnonzero(np.isin(level.owner, rows))
     check_scores(contest, len(queries))
     trees = _Trees(contest, _candidates(contest, queries), symbols, most_values)
     for entries in np.split(queries, np.flatnonzero(level.leads[queries])[1:]):
@@ -401,7 +389,15 @@ class _Trees:
                     return
                 of_heads.append(winners)
             won.append(of_heads)
-        self._add(entries, known, won)
+        owner, heads = self.contest.level.owner, range(self.contest.heads)
+        for entry, of_heads in zip(entries, won, strict=True):
+            choices = product(*(winners or [-1] for winners in of_heads))
+            self.made += [(len(self.cases), entry, choice) for choice in choices]
+        winners = ({int(owner[e]) for of_heads in won for e in of_heads[head]} for head in heads)
+        row, most = int(owner[entries[0]]), self.most_values
+        self.cases.append(Case(row, tuple(sorted(known.items())), tuple(tuple(sorted(of)) for of in winners)))
+        if len(self.made) >= most and self.cases[self.made[-most][0]].row == row:
+            self._refuse(row, entries)
 
     def _decide(self, query: int, head: int, known: dict[int, int]) -> tuple[int | None, list[int]]:
         """The input to ask for next, or None and the entries that can win."""
@@ -424,20 +420,6 @@ class _Trees:
         left = self.contest.after_ties(head, query, list(missing_of), known_entries)
         asked = next((missing_of[entry] for entry in left if missing_of[entry] is not None), None)
         return asked, left
-
-    def _add(self, entries: list[int], known: dict[int, int], won: list[list[list[int]]]) -> None:
-        owner = self.contest.level.owner
-        for entry, of_heads in zip(entries, won, strict=True):
-            choices = product(*(winners or [-1] for winners in of_heads))
-            self.made += [(len(self.cases), entry, choice) for choice in choices]
-        winners = (
-            {int(owner[e]) for of_heads in won for e in of_heads[head]} for head in range(self.contest.heads)
-        )
-        row = int(owner[entries[0]])
-        self.cases.append(Case(row, tuple(sorted(known.items())), tuple(tuple(sorted(of)) for of in winners)))
-        most = self.most_values
-        if len(self.made) >= most and self.cases[self.made[-most][0]].row == row:
-            self._refuse(row, entries)
 
     def _refuse(self, row: int, entries: list[int]) -> None:
         contest = self.contest

@@ -14,6 +14,7 @@ a greedy set cover.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -47,7 +48,7 @@ Events: TypeAlias = Int[np.ndarray, " e"]
 
 def unsettled(contest: Contest, rows: Int[np.ndarray, " some"], allowed: int) -> tuple[Events, Events]:
     """Heads and queries (entries of `rows`) that more than `allowed` open rows can win."""
-    queries = contest.queries_of(rows)
+    queries = np.flatnonzero(np.isin(contest.level.owner, rows))
     check_scores(contest, len(queries))
     heads, found = [], []
     for part, block in contest.blocks(queries):
@@ -313,7 +314,8 @@ class _Builder:
 
     def popular(self, k: int, most: int) -> int:
         """Stage 1: fixes inputs that too many rows depend on; returns how many, at most `most`."""
-        readers = self.level(self.values, k).readers
+        cases = self.level(self.values, k).cases
+        readers = Counter(i for i, _ in {(i, case.row) for case in cases for i, _ in case.conditions})
         if most < 1 or not readers:
             return 0
         limit = max(16.0, sum(readers.values()) / most)

@@ -110,7 +110,8 @@ class Restriction(SavedResult):
             InputError: naming each unusable argument.
         """
         with collecting("Restriction.complete") as problems:
-            _check_drawing(problems, generator, count)
+            inputs.generator(generator, problems)
+            inputs.count("count", count, problems)
         return self._drawn(self.values, np.flatnonzero(self.free), generator, count)
 
     def vary(
@@ -124,7 +125,8 @@ class Restriction(SavedResult):
         given = array_of(word)
         with collecting("Restriction.vary") as problems:
             self._check_word(given, word, problems)
-            _check_drawing(problems, generator, count)
+            inputs.generator(generator, problems)
+            inputs.count("count", count, problems)
         return self._drawn(given, self.irrelevant, generator, count)
 
     def _drawn(
@@ -158,8 +160,3 @@ class Restriction(SavedResult):
         return html_facts(
             "Restriction", rows, "Whatever symbols the other free positions hold, the output is the same."
         )
-
-
-def _check_drawing(problems: Problems, generator: object, count: object) -> None:
-    inputs.generator(generator, problems)
-    inputs.count("count", count, problems)

@@ -257,7 +257,7 @@ def climb(problem: SearchTask, starts: int, measurements: Measurements) -> None:
 
     Every step draws from its own random numbers, so that a larger budget begins like a smaller one.
     """
-    step = CLIMBS[problem.search.objective]
+    step = climb_max if problem.search.objective == "max" else climb_mean
     try:
         for k in range(starts):
             start, begun = start_of(problem, k), measurements.used
@@ -386,13 +386,6 @@ def climb_mean(measurements: Measurements, at: Measured, idle: int, rng: np.rand
     if best is not None:
         return best, 0
     return (at, idle + 1) if idle + 1 < FAILURES else None
-
-
-CLIMBS: dict[str, Callable[[Measurements, Measured, int, np.random.Generator], Step]] = {
-    "max": climb_max,
-    "mean": climb_mean,
-}
-"""The step of each objective, by the measurements, the word, the idle steps so far and random numbers."""
 
 
 def _descending(values: Float[np.ndarray, " rows"], above: float) -> Int[np.ndarray, " chosen"]:

@@ -178,7 +178,8 @@ class SearchTask:
         space = self.space
         which = np.where(np.isin(np.arange(space.n), space.free), 0, -1)
         flips = Candidates.of(word[None], Lists.of([space.alphabet]), which[None]).table()
-        changes = self._changes(self.engine, word[None], flips.inputs, flips.positions, flips.symbols)
+        parts = flips.inputs, flips.positions, flips.symbols
+        changes = Measuring(self.engine, self.parameters, word[None], *parts, self.devices).changes()[0]
         norms = self.sizes(changes)
         check_finite(norms, flips.positions[:, 0], self.norm)
         table = (len(space.free), len(space.alphabet) - 1)
@@ -196,13 +197,9 @@ class SearchTask:
         """The norms of the same few flips (position, symbol) of several words."""
         positions, symbols = (np.tile(part, len(words))[:, None] for part in np.array(flips).T)
         rows = np.repeat(np.arange(len(words)), len(flips))
-        changes = self._changes(self.few_engine, words, rows, positions, symbols)
+        parts = rows, positions, symbols
+        changes = Measuring(self.few_engine, self.parameters, words, *parts, self.devices).changes()[0]
         return self.sizes(changes).reshape(len(words), len(flips))
-
-    def _changes(self, engine: Engine, words: np.ndarray, *flips: np.ndarray) -> np.ndarray:
-        """The changes under flips, given by the rows of their words, their positions and their symbols."""
-        measuring = Measuring(engine, self.parameters, words, *flips, placement=self.devices)
-        return measuring.changes()[0]
 
 
 def problem_of(

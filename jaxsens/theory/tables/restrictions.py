@@ -87,7 +87,6 @@ def random_model(number: int, depth: int) -> Transformer:
 
 
 def _described(number: int) -> str:
-    """What is particular about a model, as it is called in the table."""
     named = []
     for field, value in _VARIANTS[number].items():
         text = " + ".join(value) if isinstance(value, tuple) else value

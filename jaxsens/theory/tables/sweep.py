@@ -39,10 +39,6 @@ class Unsound(AssertionError):
     """An input was found beyond a certified bound: one of the two is wrong."""
 
 
-_OF_THE_MODEL = ("certified", "lemma5")
-"""The parts that are computed from the model alone."""
-
-
 @dataclass(frozen=True)
 class Bounds(RecordTable):
     """The `[bounds]` table. A part that does not apply to a variant is left out, and the report says why.
@@ -142,27 +138,23 @@ class Bounds(RecordTable):
                 continue
             stopping.check()
             began = time.perf_counter()
-            cached = shared if name in _OF_THE_MODEL and point.source.weights not in SEEDED else {}
+            of_model = name in ("certified", "lemma5") and point.source.weights not in SEEDED
+            cached = shared if of_model else {}
             key = (name, *point.group)
             if key not in cached:
-                cached[key] = _had(part)
-            if isinstance(had := cached[key], str):
-                notes[name] = had
+                try:
+                    cached[key] = part()
+                except InputError as error:
+                    cached[key] = " ".join(str(error).split())
+            if isinstance(cached[key], str):
+                notes[name] = cached[key]
             else:
-                found |= had
+                found |= cached[key]
             seconds[name] = round(time.perf_counter() - began, 3)
         told: dict[str, Any] = {"notes": notes, "seconds": seconds, "versions": versions()}
         record = BoundRecord(item.key, point.variant, point.n, point.seed, **told, **found)
         _check(record, as_model(model).dtype)
         return record
-
-
-def _had(part: Callable[[], dict[str, Any]]) -> dict[str, Any] | str:
-    """A part, or why it cannot be had."""
-    try:
-        return part()
-    except InputError as error:
-        return " ".join(str(error).split())
 
 
 def _check(record: BoundRecord, dtype: str) -> None:

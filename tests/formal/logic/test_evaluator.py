@@ -16,7 +16,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.formal.logic.formulas import Unary
 from tests.formal.logic.brute_force import truth
 from tests.formal.logic.random_formulas import random_formula
-from tests.refusals import refusal
+from tests.refusals import refused
 
 
 @pytest.mark.quick(5)
@@ -110,25 +110,18 @@ def test_sharing_keeps_a_formula_of_exponential_text_cheap():
 def test_a_word_satisfies_what_is_true_at_its_last_position():
     assert logic.satisfies(logic.parse("Y Q_a"), "bab")
     assert not logic.satisfies(logic.parse("Y Q_a"), "aba")
-    with refusal(""):
-        logic.satisfies(logic.TRUE, "")
+    refused("", logic.satisfies, logic.TRUE, "")
 
 
 def test_symbols_and_tokens_outside_the_alphabet_are_refused_together():
-    with refusal("formula", "tokens") as caught:
-        logic.evaluate_tokens(logic.parse("Q_x & Q_a | Q_y"), np.array([0, 2]), "ab")
-    assert "'x', 'y'" in str(caught.value)
-    with refusal("tokens"):
-        logic.evaluate_tokens(logic.TRUE, np.array([0.0]), "ab")
+    unknown = logic.parse("Q_x & Q_a | Q_y"), np.array([0, 2]), "ab"
+    assert "'x', 'y'" in refused("formula tokens", logic.evaluate_tokens, *unknown)
+    refused("tokens", logic.evaluate_tokens, logic.TRUE, np.array([0.0]), "ab")
+    refused("formula", logic.evaluate_tokens, "Q_a", np.array([0]), "ab")
     for call in (logic.evaluate, logic.satisfies):
-        with refusal("formula"):
-            call(None, "ab")  # pyright: ignore[reportArgumentType]
-        with refusal("word"):
-            call(logic.TRUE, None)  # pyright: ignore[reportArgumentType]
-    with refusal("formula"):
-        logic.evaluate_tokens("Q_a", np.array([0]), "ab")  # pyright: ignore[reportArgumentType]
-    with refusal(""):
-        logic.evaluate(logic.TRUE, [0, 1])  # pyright: ignore[reportArgumentType]
+        refused("formula", call, None, "ab")
+        refused("word", call, logic.TRUE, None)
+    refused("", logic.evaluate, logic.TRUE, [0, 1])
 
 
 class Maybe(Unary):

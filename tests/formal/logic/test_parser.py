@@ -12,7 +12,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.formal.logic.counting import EXACTLY, MODULO, ODD
 from tests.formal.logic.random_formulas import formulas
 from tests.lanes import examples
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 
 A, B, C = (logic.Symbol(name) for name in "abc")
 
@@ -123,37 +123,28 @@ def test_own_predicates_are_read_by_name_and_may_replace_built_in_ones():
     assert not logic.evaluate(logic.parse("odd", predicates=[never]), "aaa").any()
 
 
-@pytest.mark.parametrize("name", ["", "S", "true", "Q_x", "two words", "1st"])
-def test_a_predicate_cannot_have_a_name_that_the_grammar_reads_otherwise(name):
-    refused("name", logic.PredicateFamily, name, (), lambda value, length: True)
-
-
-def test_all_problems_of_a_family_are_named_at_once():
-    with pytest.raises(InputError) as refusal:
-        logic.PredicateFamily(3, ["bound"], None, needs_length=1, problem=2)  # pyright: ignore[reportArgumentType]
-    for field in ("name = 3", "parameters = ['bound']", "function = None", "needs_length = 1", "problem = 2"):
-        assert field in str(refusal.value)
-
-
 @pytest.mark.parametrize(
-    ("family", "arguments"),
+    ("paths", "call", "arguments"),
     [
-        (EXACTLY, (-2,)), (EXACTLY, (True,)), (EXACTLY, (2**31,)), (MODULO, (3.5, 1.5)), (MODULO, ("3", 1)),
+        # names that the grammar reads otherwise
+        *(
+            ("name", logic.PredicateFamily, (name, (), lambda value, length: True))
+            for name in ("", "S", "true", "Q_x", "two words", "1st")
+        ),
+        ("name parameters function needs_length problem", logic.PredicateFamily, (3, ["bound"], None, 1, 2)),
+        # arguments that no text can have
+        *(("", EXACTLY, (value,)) for value in (-2, True, 2**31)),
+        *(("", MODULO, pair) for pair in ((3.5, 1.5), ("3", 1))),
+        ("text", logic.parse, (A,)),
     ],
-)  # fmt: skip
-def test_arguments_that_no_text_can_have_are_refused(family, arguments):
-    with pytest.raises(InputError, match=f"{family.name}: arguments = .*whole numbers from 0 to 2147483647"):
-        family(*arguments)
+)
+def test_what_is_refused(paths, call, arguments):
+    refused(paths, call, *arguments)
 
 
 def test_predicates_built_with_the_numbers_of_numpy_are_those_of_the_text():
     built = logic.PositionPredicate(MODULO(np.int64(3), np.int8(1)))  # pyright: ignore[reportArgumentType]
     assert logic.parse(str(built)) == built == logic.PositionPredicate(MODULO(3, 1))
-
-
-def test_what_is_no_text_is_refused():
-    with refusal("text"):
-        logic.parse(A)  # pyright: ignore[reportArgumentType]
 
 
 WORDS = [
