@@ -64,16 +64,15 @@ class PhaseDiagram:
                 pairs = of_family[["low", "high"]].dropna().to_numpy()
                 for k, (low, high) in enumerate(np.unique(pairs, axis=0)):
                     rows, style = of_family.query("low == @low and high == @high"), line_style(k)
-                    shown = {
-                        "ls": style.linestyle,
-                        "color": style.colour,
-                        "label": f"n = {low:g} to {high:g}",
-                    }
-                    axes.plot(rows["a"], rows["slope"], style.marker, **shown)
+                    label, line = f"n = {low:g} to {high:g}", style.linestyle
+                    axes.plot(
+                        rows["a"], rows["slope"], style.marker, ls=line, color=style.colour, label=label
+                    )
                 fit = of_family.query("low != low")  # NaN
                 errors = [fit["slope"] - fit["ci_low"], fit["ci_high"] - fit["slope"]]
-                bars = {"color": "black", "lw": 2.5, "capsize": 3, "label": "fit, all n"}
-                axes.errorbar(fit["a"], fit["slope"], errors, **bars)
+                axes.errorbar(
+                    fit["a"], fit["slope"], errors, color="black", lw=2.5, capsize=3, label="fit, all n"
+                )
                 exponent, least, most = self.predicted[family]
                 axes.axvline(exponent, color=GREY, ls="--", label=f"predicted a* = {exponent:.2f}")
                 axes.axvspan(least, most, color=GREY, alpha=0.2, lw=0)
@@ -85,8 +84,8 @@ class PhaseDiagram:
             of_power.sharey(of_log)
             for k, (name, rows) in enumerate(self.points.groupby("variant", sort=False)):
                 of_n, style = rows.groupby("n")[["relative", "value"]].median(), line_style(k)
-                shown = {"ls": "-", "color": style.colour, "label": name}
-                relative.loglog(of_n["relative"], of_n["value"], style.marker, **shown)
+                of_n = of_n["relative"], of_n["value"]
+                relative.loglog(*of_n, style.marker, ls="-", color=style.colour, label=name)
             relative.axvline(1, color=GREY, ls="--")
             median = f"{self.statistic}, median over seeds"
             relative.set(xlabel="inverse temperature / critical one", ylabel=median)

@@ -93,8 +93,10 @@ class FirstOrderEngine(Engine):
         return self.measure.function if self.measure.estimate == "derivative" else None
 
     def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
-        model, own = self._model(parameters, tokens.shape[0])
-        row, groups = readout_row(self.readout, tokens.shape[0]), self._groups(own, tokens.shape[0])
+        n = tokens.shape[0]
+        model = self.layered.at_length(n)
+        own = model.apart(parameters[0])
+        row, groups = readout_row(self.readout, n), self._groups(own, n)
         kept = run(model, own, tokens, groups, row)
         if not groups:
             return PreparedEstimate(kept, ())
@@ -105,10 +107,6 @@ class FirstOrderEngine(Engine):
         """Returns the groups of layers in which all rows count."""
         model = self.layered.at_length(n)
         return groups_of(model, own, n, range(model.layers - (readout_row(self.readout, n) is not None)))
-
-    def _model(self, parameters: tuple[Any, Any], n: int) -> tuple[Layered, Any]:
-        model = self.layered.at_length(n)
-        return model, model.apart(parameters[0])
 
     def output(self, parameters: tuple[Any, Any], prepared: PreparedEstimate) -> Float[Array, " outputs"]:
         return self._output_of_run(parameters, prepared.run)
@@ -131,7 +129,8 @@ class FirstOrderEngine(Engine):
     ) -> Float[Array, "flips combinations"]:
         kept, (positions, symbols) = prepared.run, block.single
         n = kept.tokens.shape[0]
-        (model, own), row = self._model(parameters, n), readout_row(self.readout, n)
+        model, row = self.layered.at_length(n), readout_row(self.readout, n)
+        own = model.apart(parameters[0])
         moved = embedded_rows(model, own, symbols, positions)
         outputs = parameters[1].shape[0]
         total = jnp.zeros((len(positions), outputs), kept.y.dtype)
@@ -150,10 +149,8 @@ class FirstOrderEngine(Engine):
 
                 projections = self.projected(layer, kept, positions, moved)
                 total += passed_on(layer, kept, g, outputs, positions, projections[1:]).astype(total.dtype)
-                return (
-                    total,
-                    self._after(layer, kept, positions, moved, projections).astype(moved.dtype),
-                ), None
+                after = self._after(layer, kept, positions, moved, projections)
+                return (total, after.astype(moved.dtype)), None
 
             (total, moved), _ = jax.lax.scan(through, (total, moved), (group.numbers, stack, layers))
         if row is None:
