@@ -323,7 +323,7 @@ def test_an_engine_that_cannot_serve_the_model_is_refused():
 
 
 def test_a_length_beyond_the_models_precision_is_warned_of():
-    model = model_of()
+    model: Any = model_of()
     model.exact_length = 2
     with pytest.warns(jaxsens.PrecisionWarning):
         worst_input(model, 3, engine="vmap", placement=Placement(ONE))

@@ -10,10 +10,10 @@ import pytest
 
 import jaxsens
 from jaxsens.core.engines.difference import engine as difference
+from jaxsens.core.engines.one_key.run import weighting_refusal
 from jaxsens.core.models.parts.weighting import WEIGHTING_TYPES, WEIGHTINGS, Sigmoid, Weighting
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layers import layered_transformer
-from jaxsens.first_order import engine as first_order
 from tests.core.flip_sensitivity.conformance import engine_of
 from tests.small_models import small
 
@@ -32,7 +32,7 @@ def serving(weighting: Weighting) -> list[str]:
     engines = ["vmap"]
     engines += ["incremental"] * (engine_of("incremental", config) is not None)
     engines += ["difference"] * (difference.refusal(config) is None)
-    return engines + ["first-order"] * (first_order.refusal(layered_transformer(config)) is None)
+    return engines + ["first-order"] * (weighting_refusal("first-order", layered_transformer(config)) is None)
 
 
 @pytest.mark.parametrize("name", WEIGHTINGS)
