@@ -144,10 +144,10 @@ class Saved(SavedResult):
 
 
 def many_zeros(path: Path) -> None:
-    """A Parquet file of 100 kB that takes 1 GB."""
+    """A Parquet file of 100 kB that takes 2 GB."""
     result = jaxsens.flip_sensitivity(lambda tokens: 1.0 * tokens[0], [0, 1, 1], flips=2, readout=None)
     result.save(path)
-    schema, rows = pq.read_schema(path), 2**21
+    schema, rows = pq.read_schema(path), 2**22
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for _ in range(16):
             columns = [pa.nulls(rows, kind).fill_null(0) for kind in schema.types]
