@@ -6,6 +6,7 @@ import csv
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,6 @@ import jaxsens
 from jaxsens.cli import main
 from jaxsens.core.base.errors import Problems
 from jaxsens.pretrained import corpus as single
-from jaxsens.pretrained.corpus import By
 from jaxsens.pretrained.texts import read_texts
 from tests.pretrained.folders import write_folder
 
@@ -42,12 +42,8 @@ def test_tables_are_those_of_the_library(folder, capsys):
     results = jaxsens.flip_sensitivity(model, [text for text, _ in TEXTS], jaxsens.Substitute([9, 11]))
     with (folder / "t.csv").open(newline="") as stream:
         rows = list(csv.DictReader(stream))
-    cases: list[tuple[By, list[str] | None]] = [
-        ("token", None),
-        ("position", None),
-        ("label", [one for _, one in TEXTS]),
-    ]
-    for by, labels in cases:
+    tables: Any = {"token": None, "position": None, "label": [label for _, label in TEXTS]}
+    for by, labels in tables.items():
         expected = {row.key: row for row in jaxsens.corpus_table(results, by, labels)}
         written = {row["key"]: row for row in rows if row["by"] == by}
         assert written.keys() == expected.keys()

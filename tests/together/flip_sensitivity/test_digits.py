@@ -14,7 +14,7 @@ import pytest
 import jaxsens
 from jaxsens import TransformerConfig
 from jaxsens.core.base.errors import PrecisionWarning
-from jaxsens.core.base.programs import RESOLVED
+from jaxsens.core.base.programs import RESOLVED, resolved
 from jaxsens.core.measures import Decision, Measure
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
@@ -109,6 +109,14 @@ def test_what_no_arithmetic_resolves_is_counted_in_one_warning():
     assert not found.resolved.any()
     true = truth(as_model(transformer(0)), word(32), found.positions, found.symbols)
     assert np.all(np.abs(found.norms - true) <= found.resolution)
+
+
+def test_a_change_is_resolved_if_it_is_known_to_1_percent_or_taken_for_0():
+    values, resolution = (
+        np.array([1.0, -1.0, 1.0, 0.0, 1e-310, 1e-299]),
+        np.array([0.009, 0.009, 0.011, 0, 1e-301, 1e-300]),
+    )
+    assert resolved(values, resolution).tolist() == [True, True, False, True, True, True]
 
 
 @pytest.mark.long
