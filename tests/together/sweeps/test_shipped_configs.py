@@ -37,7 +37,9 @@ def test_an_experiment_has_soft_attention_and_a_recurrent_network_for_both_langu
     assert len(experiment.lengths) >= 5
     assert len(experiment.seeds) >= 3
     assert sum(n >= experiment.fit_from for n in experiment.lengths) >= 3
-    kinds = {(entry.language.name, type(entry.config).__name__) for entry in experiment.model}
+    kinds = {
+        (entry.language.name, type(entry.train and entry.train.model).__name__) for entry in experiment.model
+    }
     assert {name for name, _ in kinds} == {"parity", "dyck"}
     assert ("parity", "NoneType") in kinds
     assert load_theorem6_config(path) == experiment
