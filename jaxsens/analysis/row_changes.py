@@ -257,7 +257,7 @@ def layer_changes(
     if config is None:
         remedy = instead_of(model, "a jaxsens Transformer: other models have no layers to look into")
         raise InputError.of("model", type(model).__name__, remedy, subject="layer_changes")
-    rows = Rows(config, levels=True)
+    rows = OutputRows(config, levels=True)
     return _measured("layer_changes", subject, tokens, flips, measure, placement, rows)
 
 
@@ -345,7 +345,7 @@ def _rows_of(
     check_flips(model, words, flips)
     own = model.given_layers if model.config is None else model.config
     if own is not None:
-        return Rows(own)
+        return OutputRows(own)
     tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
     shape = jax.eval_shape(model.apply, jax.tree.map(jnp.asarray, model.parameters), tokens).shape
     if len(shape) != 2:
@@ -382,7 +382,7 @@ def _reached(
 
 
 @dataclass(frozen=True)
-class Rows:
+class OutputRows:
     """The function from parameters and tokens to the output of every row; with `levels`, to the rows of every layer of
     a jaxsens transformer, (layers + 1, n, width)."""
 

@@ -23,7 +23,7 @@ from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model, TransformerApply
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate
-from jaxsens.first_order.first_order import NAME, FirstOrder
+from jaxsens.first_order.options import NAME, EstimateOptions
 
 
 def with_parameters_in(model: Model, n: int, dtype: Any) -> Model:
@@ -60,14 +60,14 @@ def chosen_outputs(engine: FirstOrderEngine, size: int) -> Int[np.ndarray, " cho
     return np.arange(size) if engine.outputs is None else np.asarray(engine.outputs)
 
 
-def sketch_of(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int | None:
+def sketch_of(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int | None:
     """Returns how many random combinations of `size` outputs are estimated; None for each output, and for a scalar."""
     if engine.scalar is not None:
         return None
     return asked.combined(engine.measure, len(chosen_outputs(engine, size)))
 
 
-def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int:
+def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int:
     """Returns the number of combinations of `size` outputs that are estimated."""
     if engine.scalar is not None:
         return 1
@@ -75,7 +75,7 @@ def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) ->
 
 
 def combinations(
-    asked: FirstOrder, engine: FirstOrderEngine, size: int, block: range | None = None
+    asked: EstimateOptions, engine: FirstOrderEngine, size: int, block: range | None = None
 ) -> Float[np.ndarray, "combinations outputs"]:
     """Returns the combinations of `size` outputs that are estimated, or those of a block of their numbers, in float64.
     Numbers from `combination_count` on, and a scalar, give rows of zeros.
@@ -104,7 +104,7 @@ def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "com
     return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
 
 
-def first_order_engine(model: Model, asked: FirstOrder, measure: Measure) -> FirstOrderEngine:
+def first_order_engine(model: Model, asked: EstimateOptions, measure: Measure) -> FirstOrderEngine:
     """Returns the engine for a model. The chosen outputs enter by `combinations`.
 
     Raises:
@@ -213,7 +213,7 @@ class PlannedEstimate(PlannedRun):
     combined: int = 1
 
     @classmethod
-    def of(cls, asked: FirstOrder, run: PlannedRun, whole: bool = False) -> PlannedEstimate:
+    def of(cls, asked: EstimateOptions, run: PlannedRun, whole: bool = False) -> PlannedEstimate:
         """Returns an estimate of the flips of a run; of each output by itself, if it is `whole`.
 
         Raises:
@@ -259,7 +259,7 @@ class PlannedEstimate(PlannedRun):
         return cost, (parameters, rows)
 
 
-def estimated_instead(asked: FirstOrder, run: PlannedRun) -> str | None:
+def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
     """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
     try:
         estimate = PlannedEstimate.of(asked, run, whole=True)

@@ -39,7 +39,7 @@ from jaxsens.first_order.estimate import (
     table_bytes,
     with_parameters_in,
 )
-from jaxsens.first_order.first_order import NAME, FirstOrder
+from jaxsens.first_order.options import NAME, EstimateOptions
 
 REMEDY = "measure a function of the output, or fewer flips"
 
@@ -72,7 +72,7 @@ class Blocks(NamedTuple):
     """
 
     engine: FirstOrderEngine
-    asked: FirstOrder
+    asked: EstimateOptions
     model: Model
     parameters: Any
     outputs: int
@@ -81,7 +81,9 @@ class Blocks(NamedTuple):
     given: Model
 
     @classmethod
-    def of(cls, engine: FirstOrderEngine, model: Model, n: int, asked: FirstOrder, budget: int) -> Blocks:
+    def of(
+        cls, engine: FirstOrderEngine, model: Model, n: int, asked: EstimateOptions, budget: int
+    ) -> Blocks:
         """Returns the blocks for inputs of length n, within half a memory budget.
 
         Raises:
@@ -242,7 +244,7 @@ def verified(
     words: Int[np.ndarray, "batch n"],
     flips: FlipTable,
     chosen: Int[np.ndarray, " verified"],
-    asked: FirstOrder,
+    asked: EstimateOptions,
     devices: placement.Placement,
 ) -> tuple[Float[np.ndarray, " verified"], Float[np.ndarray, " verified"], str, float | None]:
     """Measures the flips with the given indices exactly.
