@@ -195,3 +195,10 @@ def test_signs_that_an_encoding_lacks_are_ascii_and_characters_of_a_text_are_esc
     code, text = written(encoding, monkeypatch, "measure", "--pretrained", "bert", "--text", "the \u4eca cat")
     assert code == 0
     assert "\\u4eca" in text
+
+
+def test_help_offers_what_a_command_line_can_say(capsys, monkeypatch):
+    text = re.sub(r"[\s\u2502]+", "", help_of("measure", capsys, monkeypatch))
+    listed = text.split("--measure{")[1].split("}")[0].split(",")
+    assert "l2" in listed
+    assert not {"function", "comparison"} & {*listed}

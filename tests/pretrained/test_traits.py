@@ -7,6 +7,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ import jaxsens
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
+from jaxsens.core.models.transformer.layered import embedded_rows, layer_of
 from jaxsens.pretrained.load import ModelChanges
 from tests.pretrained.folders import by_passes, write_folder
 from tests.refusals import refusal, refused
@@ -267,3 +269,33 @@ def test_what_a_model_cannot_change_is_refused_by_name(tmp_path):
         "layers = 9: at most 2",
     ):
         assert said in str(caught.value)
+
+
+def test_a_flip_that_changes_an_expert_is_exact(tmp_path):
+    """The router of the first layer chooses other experts for a row after one of the flips at least."""
+    model = model_of(tmp_path, "mixtral", "defaults", dtype="float64")
+    ids = np.array(RECORDED["mixtral", "defaults"].ids)
+
+    def chosen(word: np.ndarray) -> list[set[int]]:
+        n, everywhere = len(word), jnp.arange(len(word))
+        x = embedded_rows(model.layered.at_length(n), model.parameters, jnp.asarray(word), everywhere)
+        layer = layer_of(model.layered.at_length(n), model.parameters, 0, n)
+        b = layer.attended(*layer.projected(x, everywhere), everywhere)
+        own = layer.parameters["layers"][0]
+        rows = x + b.reshape(n, -1) @ own["output"]["matrix"]
+        scale = own["map_norm"]["scale"]
+        z = rows / jnp.sqrt(jnp.mean(rows**2, axis=-1, keepdims=True) + model.architecture.epsilon) * scale
+        largest = np.argsort(-np.asarray(z @ own["router"]["matrix"]), axis=-1)[:, :2]
+        return [set(row.tolist()) for row in largest]
+
+    with numerics("float64"):
+        flips, before = jaxsens.Substitute([5, 9, 17, 31], positions=[1, 3, 7]), chosen(ids)
+        results = [jaxsens.flip_sensitivity(model, ids, flips, engine=one) for one in ("vmap", "incremental")]
+        moved = 0
+        for k, (position, symbol) in enumerate(zip(results[0].positions, results[0].symbols, strict=True)):
+            other = ids.copy()
+            other[position] = symbol
+            moved += chosen(other) != before
+            expected = np.linalg.norm(np.asarray(model(other) - model(ids))[-1])
+            np.testing.assert_allclose([one.norms[k] for one in results], expected, rtol=1e-8)
+    assert moved

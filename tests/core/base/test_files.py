@@ -274,3 +274,12 @@ def test_every_flipped_bit_is_noticed_or_without_effect(tmp_path):
         path.write_bytes(data)
         with suppress(DamagedFile):
             assert read_sealed(path, "thing") == content
+
+
+@pytest.mark.needs("cli", "service")
+def test_a_name_on_the_command_line_does_nothing_to_a_terminal(tmp_path):
+    (place := tmp_path / "a\x1b[2Jb").write_text("a file")
+    command = [sys.executable, "-m", "jaxsens", "serve", "--model", "tiny=tests:tiny", "--store", str(place)]
+    ran = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert "\x1b[2J" not in ran.stderr + ran.stdout
+    assert "\\x1b[2Jb" in ran.stderr + ran.stdout

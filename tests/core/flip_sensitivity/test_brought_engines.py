@@ -204,3 +204,8 @@ def test_without_its_entry_first_order_is_refused_by_name(nothing_brought):
         measured(engine="first-order")
     assert measured().engine.name in CORE
     assert jaxsens.explain(jaxsens.Transformer(small(), seed=0), 5).instead is None
+
+
+def test_auto_never_chooses_it_though_it_costs_nothing(brought):
+    assert measured().engine.name in CORE
+    assert jaxsens.explain(jaxsens.Transformer(small(layers=3), seed=0), 40).engine.name in CORE

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from typing import Any
 
 import jax.numpy as jnp
@@ -12,11 +13,12 @@ import pytest
 import jaxsens
 from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.choose import ROUNDING, choose
-from jaxsens.core.engines.options import MANY_CALLS, Auto
+from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
+from tests.refusals import refusal
 
 
 def model(layers: int, width: int = 64, **options) -> jaxsens.Transformer:
@@ -138,3 +140,58 @@ def test_the_score_of_a_learned_sink_decides_and_not_the_logit_it_began_with():
 
 def test_hard_attention_that_moves_no_choice_is_exactly_0():
     assert "exactly nothing" in chosen(model(3, weighting="leftmost-hard"), 64).reason
+
+
+def test_what_remains_of_a_call_goes_on_by_the_engine_with_which_it_began():
+    subject, word = model(1, width=8), np.append(np.random.default_rng(1).integers(0, 2, 40), 2)
+    whole = jaxsens.flip_sensitivity(subject, word)
+
+    def stop(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    for engine in ("auto", Auto(8)):
+        with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
+            jaxsens.flip_sensitivity(subject, word, engine=engine, progress=stop)
+        partial = caught.value.partial
+        rest = jaxsens.flip_sensitivity(subject, word, partial.remaining)
+        assert rest.asked.engine == partial.asked.engine == (Auto(MANY_CALLS) if engine == "auto" else engine)
+        np.testing.assert_allclose(partial.joined(rest).norms, whole.norms, rtol=1e-4)
+
+
+def test_the_difference_engine_has_one_form_whoever_asks_for_it():
+    subject = as_model(model(2))
+    for n, count in ((512, None), (4096, None), (4096, 2)):
+        named = choose(subject, jaxsens.Difference(), Substitute(), L2(), n, count=count).engine
+        auto = choose(subject, Auto(MANY_CALLS), Substitute(), L2(), n, count=count)
+        assert auto.engine == named or auto.choice.name != "difference"
+    # The matrices of all rows are worth it for many flips.
+    forms = {
+        count: choose(subject, jaxsens.Difference(), Substitute(), L2(), 4096, count=count).engine
+        for count in (2, 4095)
+    }
+    assert (forms[2].how, forms[4095].how) == ("whole rows", "the folded form")
+
+
+def test_the_choice_knows_no_clock(monkeypatch):
+    models = [model(layers) for layers in (1, 2, 3)]
+    before = [chosen(one, n) for one in models for n in (64, 512)]
+
+    def unknown() -> float:
+        raise AssertionError("the clock was read")
+
+    for name in ("perf_counter", "monotonic", "process_time"):
+        monkeypatch.setattr(time, name, unknown)
+    assert [chosen(one, n) for one in models for n in (64, 512)] == before
+
+
+@pytest.mark.needs("first_order")
+def test_an_engine_that_nobody_knows_is_no_other_one():
+    class SecondOrder(AskedEngine):
+        kind = "second-order"
+
+    model = jaxsens.Transformer(jaxsens.TransformerConfig(2, 8, 2, 1, 8), seed=0)
+    known = "auto, vmap, incremental, difference, first-order"
+    with pytest.raises(jaxsens.InputError, match=f"no rule for the engine SecondOrder; it knows {known}"):
+        choose(as_model(model), SecondOrder(), Substitute(), L2(), 8)
+    with refusal("engine"):
+        jaxsens.flip_sensitivity(model, [0, 1, 1], engine="second-order")

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from jaxsens import InputError, load_result
+from jaxsens.core.base.sealed import digest
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.results.measured import Provenance
@@ -144,3 +145,12 @@ def deep():
 def test_metadata_that_cannot_be_kept_are_refused(result, tmp_path, names, metadata):
     refused(names, result.save, tmp_path / "r.parquet", **metadata)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_checksum_does_not_make_a_result_of_another_table(result, tmp_path):
+    def change(metadata):
+        metadata = {"checksum": "", "result": {"tokens": [[0]]}}
+        arrays = (result.inputs, result.positions, result.symbols, result.values, result.resolution)
+        return {**metadata, "checksum": digest(without(metadata, "checksum"), arrays)}
+
+    refused("path", load_result, stored_as(tmp_path / "r.parquet", result, change))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial as bound
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -19,10 +21,12 @@ from jaxsens import (
     flip_sensitivity,
     load_result,
 )
+from jaxsens.core.base.programs import numerics
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement import run
-from jaxsens.core.results.measured import Provenance
+from jaxsens.core.results.measured import Provenance, fingerprint, weights_of
 from tests.refusals import refusal
 from tests.small_models import small as config_of
 
@@ -252,3 +256,49 @@ def test_a_function_of_ones_own_is_completed_though_it_is_made_anew(tmp_path):
     table[0, 0] += 1
     with refusal(f"remaining: {MODELS}"):
         completed(part, model(), **options)
+
+
+def test_the_hash_of_a_function_is_of_what_it_computes():
+    table = jax.random.normal(jax.random.key(0), (3, 50))
+
+    def of(model, n=8):
+        with numerics("float32"):
+            return fingerprint(as_model(model), n)
+
+    assert of(closing_over(table)) == of(closing_over(table + 0))
+    others = {
+        of(closing_over(table)),
+        of(closing_over(table.at[2, 40].add(1e-6))),
+        of(closing_over(table, 2.0)),
+        of(jax.jit(closing_over(table.at[1, 1].add(1.0)))),
+        of(jax.tree_util.Partial(bound(jnp.take, axis=0), table)),
+        of(jax.tree_util.Partial(bound(jnp.take, axis=0), table + 1)),
+    }
+    assert len(others) == 6
+
+
+def test_the_hash_of_weights_is_of_their_names_shapes_and_types_too():
+    def of(parameters):
+        return weights_of(as_model((lambda weights, tokens: jnp.zeros(2), parameters)))
+
+    zeros = np.zeros((2, 3), np.float32)
+    different = [
+        [zeros],
+        [zeros.reshape(3, 2)],
+        [zeros.view(np.int32)],
+        [zeros, zeros],
+        [np.zeros((4, 3), np.float32)],
+        [zeros + 1],
+        [jax.random.key(0)],
+        [jax.random.key(1)],
+    ]
+    assert len({of(parameters) for parameters in different}) == len(different)
+    one = as_model((lambda weights, tokens: jnp.zeros(2), [zeros]))
+    named = [dataclasses.replace(one, parameters=tree) for tree in ({"a": zeros}, {"b": zeros}, [[zeros]])]
+    assert len({weights_of(subject) for subject in (one, *named)}) == 4
+    model = small()
+    swapped = dataclasses.replace(
+        model.parameters.layers[0], query=model.parameters.layers[0].key, key=model.parameters.layers[0].query
+    )
+    other = dataclasses.replace(model.parameters, layers=(swapped,))
+    assert weights_of(as_model(Transformer(model.config, parameters=other))) != weights_of(as_model(model))

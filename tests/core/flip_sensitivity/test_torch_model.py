@@ -283,3 +283,11 @@ def test_ids_beyond_the_embedding_are_refused_before_anything_is_measured():
 def test_explain_counts_the_operations_of_a_pass():
     told = jaxsens.explain(jaxsens.from_torch(Mean().eval()), 6, flips=SYMBOLS, readout="mean")
     assert told.operations == 37 * 2 * 6 * WIDTH * 3
+
+
+def test_a_module_is_measured_as_the_same_network_in_jax():
+    module = Mean().eval()
+    result = measured(jaxsens.from_torch(module), readout="mean")
+    expected = measured(InJax("float32", mean=True), readout="mean")
+    np.testing.assert_allclose(result.norms, expected.norms, rtol=1e-4)
+    assert (result.engine.name, result.dtype) == ("vmap", "float32")

@@ -277,3 +277,8 @@ def test_a_plateau_of_rounding_is_not_fitted():
     assert mean.unresolved == 5  # 16^-4 is 1.5e-5, which 1e-6 blurs by over 1 %
     assert np.isnan(mean.exponent)
     assert mean.without == (16, 32, 64, 128, 256)
+
+
+def test_points_differ_in_their_keys():
+    keys = [point.key for point in tiny_sweep().points]
+    assert len(set(keys)) == len(keys) == 8

@@ -17,6 +17,7 @@ import jax
 import jax.monitoring
 import jax.numpy as jnp
 import numpy as np
+import pandas as pd
 import pytest
 
 import jaxsens
@@ -26,6 +27,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.program_cache import processor
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
+from tests.core.sweeps.tiny import TINY
 from tests.refusals import refusal, refused
 from tests.small_models import small
 
@@ -278,3 +280,24 @@ def test_models_that_differ_in_temperature_and_positions_alone_share_their_progr
         exact = [np.linalg.norm(model(np.asarray(one)) - model(np.asarray(word))) for one in flipped]
         np.testing.assert_allclose(found[-1], exact, rtol=1e-9)
     assert np.abs(found[1] - found[0]).min() > 1e-9 < np.abs(found[2] - found[0]).min()
+
+
+ONE_POINT = TINY.replace("seeds = 2", "seeds = 1").replace('["softmax", "leftmost-hard"]', '["softmax"]')
+
+
+@pytest.mark.long
+def test_a_sweep_loads_the_programs_of_another_and_its_numbers_are_the_same(tmp_path):
+    (tmp_path / "tiny.toml").write_text(ONE_POINT)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    kept = []
+    for name in ("first", "second"):
+        command = [sys.executable, "-m", "jaxsens.cli", "sweep", str(tmp_path / "tiny.toml")]
+        command += ["--out", str(tmp_path / name), "--compilation-cache", str(tmp_path / "kept")]
+        command += ["--shard", "0/2"]
+        ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        assert f"compiled programs are kept in {tmp_path / 'kept'}" in ran.stderr
+        kept.append([(path.name, path.stat().st_mtime_ns) for path in entries(tmp_path / "kept")])
+    assert kept[0] == kept[1] != []
+    first, second = (pd.read_parquet(tmp_path / name / "points")["value"] for name in ("first", "second"))
+    assert len(first)
+    assert first.tolist() == second.tolist()

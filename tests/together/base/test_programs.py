@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import threading
+import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +21,7 @@ from jaxsens.core.base import programs
 from jaxsens.core.base.programs import cached, compiled, numerics
 from jaxsens.core.models.adapters import PairApply
 from tests.small_models import small
+from tools import memory_growth
 
 WORD = np.array([0, 1, 2, 1, 0, 2])
 TABLE = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
@@ -156,3 +160,41 @@ def test_static_arguments_are_told_apart_as_they_compare():
     pairs = [PairApply(function, None, ()) for function in (one, one, other)]
     keys = [programs._weakly(pair, []) for pair in pairs]
     assert keys[0] == keys[1] != keys[2]
+
+
+@pytest.mark.slow
+def test_calls_with_ever_new_functions_lengths_and_models_leave_nothing_behind(monkeypatch):
+    monkeypatch.setattr(programs, "LARGEST", 4)
+    for kind in memory_growth.KINDS.values():
+        call, counts = kind(), []
+        for k in range(24):
+            call(k)
+            counts.append(executables())
+        assert max(counts[12:]) <= max(counts[:12]), kind.__name__
+
+
+def test_of_several_threads_that_need_one_result_one_makes_it():
+    made, start = [], threading.Barrier(4)
+
+    @cached
+    def slow(k):
+        made.append(k)
+        time.sleep(0.1)
+        if len(made) == 1:
+            raise ValueError("once")
+        return object()
+
+    def call(k):
+        start.wait()
+        with suppress(ValueError):
+            found.append(slow(k))
+
+    for k, expected in ((1, 3), (2, 4)):
+        found: list[object] = []
+        threads = [threading.Thread(target=call, args=(k,)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert (len(found), len(set(found))) == (expected, 1)
+    assert made == [1, 1, 2]  # the first failed, and was made again

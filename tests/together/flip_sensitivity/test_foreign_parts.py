@@ -29,7 +29,7 @@ from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.score_positions import Alibi
 from jaxsens.core.models.parts.weighting import AverageHard, HardWeighting, Softmax, Weighting
 from tests.foreign_parts import Nowhere, Ramp, Window
-from tests.refusals import refused
+from tests.refusals import refusal, refused
 
 WORD = np.array([0, 1, 1, 0, 1, 2])
 
@@ -206,3 +206,24 @@ def test_every_member_that_a_config_can_name_is_served_as_the_engine_says():
     assert set(difference.SERVED.layer_norms) == set(LAYER_NORMS)
     assert set(difference.SERVED.activations) == set(ACTIVATIONS)
     assert set(difference.SERVED.output_gates) == set(OUTPUT_GATES)
+
+
+@pytest.mark.usefixtures("_members")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"weighting": SquaredShares()},
+        {"weighting": EndsHard()},
+        {"positions": Window()},
+        {"activation": "sine"},
+        {"scores": "distance"},
+        {"layer_norm": "sandwich"},
+        {"output_gate": "headwise"},
+    ],
+    ids=str,
+)
+def test_soften_refuses_what_theorem_26_is_not_about(options):
+    model = made(**{"weighting": "average-hard", "positions": "none", **options})
+    (field,) = options
+    with refusal(f"layer 0: {field}", f"layer 1: {field}"):
+        jaxsens.formal.soften(model, 4, 0.1)

@@ -273,3 +273,21 @@ def test_the_designated_outputs_of_a_model_do_not_matter_to_a_function():
 
 
 # The Boolean sensitivity
+
+
+def test_engines_and_functions_that_serve_norms_only_refuse_the_others_by_name():
+    for measure, engine, match in (
+        ("decision", "first-order", 'cannot estimate measure = "decision", which jumps'),
+        (Comparison(apart), jaxsens.FirstOrder(sketch=2), "sketch = 2: only for L2"),
+    ):
+        with pytest.raises(InputError, match=match):
+            of_measure(measure, engine=engine)
+    for name in ("cosine", "kl", "decision"):
+        wrong: Any = name
+        for call in (
+            lambda wrong=wrong: jaxsens.theory.worst_input(MODEL, 4, measure=wrong),
+            lambda wrong=wrong: jaxsens.analysis.layer_changes(MODEL, WORD, measure=wrong),
+            lambda wrong=wrong: jaxsens.theory.lemma5(MODEL, 4, measure=wrong),
+            lambda wrong=wrong: jaxsens.theory.certified_bound(MODEL, 4, measure=wrong),
+        ):
+            refused("measure", call)

@@ -309,3 +309,21 @@ def test_a_batch_that_the_compiler_refuses_for_want_of_memory_is_halved(monkeypa
     monkeypatch.setattr(program, "compiled_program", refusing)
     with pytest.raises(jax.errors.JaxRuntimeError, match="something else"):
         jaxsens.flip_sensitivity(model, tokens, engine="incremental", placement=where)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
+def test_nothing_n_by_n_is_kept_for_a_block_of_flips(kind):
+    config = small(feed_forward=20)
+    sizes = [temporary(kind(L2(), None, config), config, n, 4) for n in (256, 1024)]
+    for short, long in zip(*sizes, strict=True):
+        assert long / short < 2.2**2, sizes
+    # A single n x n array a flip would be larger.
+    assert sizes[-1][0] < 4 * 8 * 1024**2
+
+
+def test_inputs_of_which_one_fits_at_a_time_are_measured_in_turn_by_each_engine(monkeypatch):
+    monkeypatch.setattr(run, "inputs_at_once", lambda *given: 1)
+    norms, declined = spread(Formula(L2(), None, every=3), Placement(mesh_of(1)))
+    np.testing.assert_array_equal(norms, EXPECTED)
+    assert declined["Formula"] == np.sum(POSITIONS % 3 == 0)

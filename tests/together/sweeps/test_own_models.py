@@ -321,3 +321,17 @@ def test_what_is_wrong_with_a_function_that_a_config_names_is_said_once(coded, c
         text.replace("[[variant]]", "width = 3\n[[variant]]", 1)
     )
     assert "python each name a model" in told(text.replace("[[variant]]", 'formula = "1"\n[[variant]]', 1))
+
+
+@pytest.mark.parametrize("notebook", [False, True])
+def test_a_script_has_a_line_of_progress_and_a_notebook_a_bar_without_a_warning(
+    faked, notebook, monkeypatch, capsys
+):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: notebook)
+    monkeypatch.setitem(sys.modules, "ipywidgets", None)  # as where it is not installed: rich warns then
+    jaxsens.sweep({"a": config}, LENGTHS, seeds=2)
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "6/6" in err
+    assert ("━" in err) == notebook
+    assert len(err.splitlines()) == 1 or notebook
