@@ -78,7 +78,7 @@ for _ in $(seq 30); do
 done
 sinfo
 
-# The requests of the README, on one node: Slurm says when such a job would start, or what is wrong with it.
+# The requests of docs/cluster.md, on one node: Slurm says when such a job would start, or what is wrong with it.
 sbatch --test-only --array=0-63 --gpus-per-task=1 --cpus-per-task=1 --mem=0 "$here/slurm_array.sbatch" CONFIG DIR
 sbatch --test-only --nodes=1 --gpus-per-node=1 --cpus-per-task=1 --mem=0 "$here/slurm_multinode.sbatch" CONFIG DIR
 
