@@ -67,8 +67,9 @@ def pairwise(tokens):
 TRAINING = {
     "task": "prediction",
     "language": {"name": "parity"},
-    "model": {"alphabet_size": 2, "width": 8, "heads": 1, "layers": 2, "feed_forward": 8},
+    "model": {"width": 8, "heads": 1, "layers": 2, "feed_forward": 8},
     "data": {"lengths": [2, 10**12]},
+    "optimiser": {"steps": 10},
 }
 TOO_LARGE: dict[str, tuple[str, Callable[[], Any]]] = {
     "tokens": ("tokens", lambda: PUBLIC.flip_sensitivity(total, zeros(10**9), 2)),
@@ -90,7 +91,7 @@ TOO_LARGE: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
     "seeds of a sweep": ("seeds", lambda: tiny_sweep("seeds = 2", "seeds = 1000000000000000000")),
     "lengths of a training": (
-        "data.lengths model.alphabet_size optimiser.steps", lambda: PUBLIC.training.TrainConfig.from_table(TRAINING)
+        "data.lengths", lambda: PUBLIC.training.TrainConfig.from_table(TRAINING)
     ),
     "10^30 as n": ("n", lambda: PUBLIC.explain(MODEL, 10**30)),
     "10^30 as sample": ("sample", lambda: PUBLIC.Substitute(sample=10**30)),

@@ -17,7 +17,7 @@ from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, PrecisionWarning, 
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.core.base.programs import as_arrays, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.checks import check, indices, precision
+from jaxsens.core.checks import check, indices
 from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
 from jaxsens.core.engines.request import Request, Valid
@@ -30,7 +30,7 @@ from jaxsens.core.models.adapters import as_inputs, as_model, as_texts, encoded,
 from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.run import PROGRESS, Finished, Measuring, Progress, progress_of
-from jaxsens.core.results import rounding
+from jaxsens.core.results import precision, rounding
 from jaxsens.core.results.interrupted import MeasurementInterrupted, check_texts, each_text
 from jaxsens.core.results.measured import MeasuredFlips, Provenance, RequestRecord, name_of, requested
 from jaxsens.core.results.result import FlipSensitivity

@@ -14,7 +14,6 @@ from jaxsens.core.base.errors import InputError, PrecisionWarning, collecting
 from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.checks.precision import forward_pass, unreliable
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips, alphabet_of
 from jaxsens.core.measures import Measure, read_norm
@@ -22,6 +21,7 @@ from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.results.measured import fingerprint
+from jaxsens.core.results.precision import forward_pass, unreliable
 from jaxsens.theory.search import local_search
 from jaxsens.theory.search.local_search import Measurements, SearchProgress, climb
 from jaxsens.theory.search.options import Search

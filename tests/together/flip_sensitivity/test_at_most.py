@@ -14,13 +14,13 @@ import jaxsens
 from jaxsens.cli.single import at_most_of, summary_of_words
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.checks.precision import ForwardPass, forward_pass, unreliable
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.results.pictures.picture import page
 from jaxsens.core.results.pictures.plot import draw_profile
+from jaxsens.core.results.precision import ForwardPass, forward_pass, unreliable
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.first_order import run
 from tests.core.flip_sensitivity.made import made as result_of

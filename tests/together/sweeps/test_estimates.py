@@ -304,7 +304,7 @@ def test_what_is_of_norms_only_refuses_the_others_before_anything_runs(norm):
         decided_sweep(f"{text}\n[bounds]\nworst = false\ncertified = false", TINY).measure.measure.kind
         == norm
     )
-    with refusal("measure.measure", "model[0].train.language", "model[0].train.optimiser.steps"):
+    with refusal("measure.measure", "model[0].train.language", "model[0].train.optimiser"):
         parse_theorem6_config(f"{INLINE}\n[measure]\n{text}\n")
 
 
