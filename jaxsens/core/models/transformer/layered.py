@@ -124,10 +124,11 @@ class Attention:
 class Layered(abc.ABC):
     """A model whose attention is visible, for engines that look into it. Derive a frozen dataclass from it.
 
-    The pair `(layered, parameters)` is a model for every function of jaxsens, and `layered(parameters, tokens)` is its
-    forward pass. `parameters` is any pytree of arrays; it is the first argument of every method, so that weights are
-    arguments of compiled programs. Every method is about one row, one pair of rows or one layer; jaxsens batches them.
-    All positions and layers are 0-based. An instance must be hashable and must not hold arrays.
+    The pair `(layered, parameters)` is a model for `flip_sensitivity`, `explain`, sweeps, `attention_statistics` and
+    `worst_input`, and `layered(parameters, tokens)` is its forward pass. `parameters` is any pytree of arrays; it is
+    the first argument of every method, so that weights are arguments of compiled programs. Every method is about one
+    row, one pair of rows or one layer; jaxsens batches them. All positions and layers are 0-based. An instance must be
+    hashable and must not hold arrays.
 
     Attributes:
         layers: the number of layers.
