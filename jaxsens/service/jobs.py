@@ -20,7 +20,7 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.sealed import digest
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.service.pool import WorkerGone, WorkerProcess
-from jaxsens.service.store import ENDED, MOST_CRASHES, Store, StoredJob
+from jaxsens.service.store import ENDED, MOST_CRASHES, Store, StoredJob, StoreFull
 
 _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 
@@ -60,7 +60,7 @@ class Jobs:
     ) -> None:
         self.store, self.workers = store, workers
         self._queued, self._seconds, self._memory = queued, seconds, memory
-        self._admitting, self._closing = 0, False
+        self._admitting, self._closing, self._announced = 0, False, False
         self._crashes = defaultdict[str, float](float)  # of workers that looked at a question, by its digest
         self._waked, self._news = asyncio.Event(), dict[str, asyncio.Event]()
         self.counts = counts = CollectorRegistry()
@@ -219,7 +219,7 @@ class Jobs:
             self._change(job.id, state="running")
             answer = await self._measured(worker, job)
             while not self._closing:
-                with suppress(OSError):
+                with suppress(StoreFull):
                     self._note(job.id, answer)
                     break
                 await asyncio.sleep(1.0)
@@ -238,7 +238,8 @@ class Jobs:
 
     def _heard(self, message: dict[str, Any]) -> None:
         """Takes note that a worker is ready, or has done a step."""
-        if message["event"] == "ready":
+        if message["event"] == "ready" and not self._announced:
+            self._announced = True
             print("jaxsens: models are loaded", file=sys.stderr, flush=True)
         job = self.store.jobs.get(message.get("id", ""))
         if job is not None and job.state == "running":

@@ -91,7 +91,11 @@ class WorkerProcess:
                         on_event(message)
                     case "refused":
                         refused = message["refusal"]
-            why = _ended(await process.wait())
+            try:
+                async with asyncio.timeout(SILENT_SECONDS):
+                    why = _ended(await process.wait())
+            except TimeoutError:
+                self._kill("the worker process closed its output and did not end")
         finally:
             self.ready = False
             self._kill()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import version
 from inspect import getdoc
 from pathlib import Path
@@ -21,8 +21,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response
-from starlette.routing import BaseRoute, Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import BaseRoute, Route
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.options import AskedEngine
@@ -38,6 +37,14 @@ from jaxsens.service.store import ENDED, StoredJob
 
 _TITLE = "Sensitivity by token"
 _LISTED, _LONGEST_WAIT = 100, 60.0
+_PAGE = Path(__file__).parent / "page"
+_PAGES = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js"}
+
+
+async def _sent(file: Path, request: Request) -> FileResponse:
+    """Sends a file of the page."""
+    del request
+    return FileResponse(file)
 
 
 def as_json(result: FlipSensitivity) -> bytes:
@@ -78,7 +85,7 @@ class Routes(Starlette):
             Route("/metrics", self.metrics),
             Route("/healthz", self.healthy),
             Route("/readyz", self.ready),
-            Mount("/", StaticFiles(directory=Path(__file__).parent / "page", html=True)),
+            *(Route(path, partial(_sent, _PAGE / name)) for path, name in _PAGES.items()),
         ]
         handlers: Any = {
             InputError: lambda request, error: JSONResponse({"error": str(error), **error.json()}, 400),
@@ -105,10 +112,14 @@ class Routes(Starlette):
     async def job(self, request: Request) -> Response:
         """Says how it is with a job; with ?wait=SECONDS, when it has ended or after so long."""
         job, wait = self._asked(request), request.query_params.get("wait", "0")
-        if not wait.replace(".", "", 1).isdecimal():
+        try:
+            seconds = min(float(wait), _LONGEST_WAIT)
+        except ValueError:
+            seconds = -1.0
+        if not seconds >= 0:  # NaN too
             remedy = f"seconds, from 0 to {_LONGEST_WAIT:.0f}"
             raise InputError.of("wait", wait, remedy, subject="flip_sensitivity")
-        if (seconds := min(float(wait), _LONGEST_WAIT)) > 0:
+        if seconds > 0:
             job = await self._jobs.ended(job.id, seconds) or job
         return JSONResponse(vars(job))
 

@@ -37,6 +37,10 @@ _FOLDERS = ("jobs", "results", "damaged")
 _OWN = re.compile(r"[\w-]+\.json")
 
 
+class StoreFull(OSError):
+    """Raised where a job cannot be written. What was measured is kept."""
+
+
 @dataclass(frozen=True)
 class StoredJob:
     """A job.
@@ -172,7 +176,7 @@ class Store:
                     write_sealed(self.folder / "jobs" / f"{job.id}.json", "job", job.record(), indent=None)
             except (OSError, InputError) as error:
                 why = (error.strerror if isinstance(error, OSError) else None) or "a link lies in it"
-                raise OSError(f"the store takes no more ({why}); what was measured is kept") from error
+                raise StoreFull(f"the store takes no more ({why}); what was measured is kept") from error
         self.jobs[job.id] = job
 
     def forget(self, job: str) -> None:

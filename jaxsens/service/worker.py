@@ -150,15 +150,17 @@ class Worker:
         admitting = ThreadPoolExecutor(1)
         for line in lines:
             message = json.loads(line)
-            if message["do"] == "admit":
-                admitting.submit(self._answer, self._admit, message)
-            elif (
-                message["do"] == "measure"
-            ):  # one at a time: the server waits for the answer to the one before
-                self._cancelled = False
-                self._jobs.put(message)
-            else:
-                self._cancelled = True
+            match message["do"]:
+                case "admit":
+                    admitting.submit(self._answer, self._admit, message)
+                case "measure":  # one at a time: the server waits for the answer to the one before
+                    self._cancelled = False
+                    self._jobs.put(message)
+                case "cancel":
+                    self._cancelled = True
+                case other:
+                    print(f"jaxsens: no rule for the message {other!r}", file=sys.stderr, flush=True)
+                    os._exit(1)
         os._exit(0)
 
     def _answer(self, act: Callable[..., dict[str, Any]], message: dict[str, Any]) -> None:

@@ -6,13 +6,14 @@ DIR/checkpoints/step_00001000/manifest.json  sealed: the step, the config, versi
                                              SHA-256 of all other files; as "content" that of the step, the config's
                                              identity and all arrays
 
-Orbax writes the state of a step whole or not at all. The manifest follows, and without it there is no checkpoint. A
+Orbax writes the state of a step whole or not at all. The manifest follows, and a step without one is passed over. A
 checkpoint is read only if every byte is as it was written: Orbax alone prints tracebacks of its threads where a file is
-damaged.
+damaged. Old checkpoints are removed here and not by Orbax, which follows links.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -50,7 +51,9 @@ FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 _KIND = "manifest of a checkpoint"
 _STATE = "state"
-_NAME = re.compile(r"step_\d{8,}")
+_UNFINISHED = ".orbax-checkpoint-tmp"
+_NAME = re.compile(r"step_(\d{8,})")
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)  # from file systems that lock nothing
 _STEPS = orbax.CheckpointManagerOptions(
     step_prefix="step", step_format_fixed_length=8, enable_async_checkpointing=False
 )
@@ -104,11 +107,12 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
             f"there is none; give the directory that `jaxsens train` wrote, or a step's folder in its {FOLDER}",
             subject=f"checkpoint {directory}",
         )
-    path = paths[-1]
+    path = [*paths, *(one for one in paths if (one / MANIFEST).is_file())][-1]
     try:
         manifest, state = _read(path)
     except DamagedCheckpoint as error:
-        older = [other for other in _found(path.parent) if other.name < path.name]
+        known = _found(path.parent)
+        older = known[: known.index(path)] if path in known else []
         remedy = f"; to go back to an older one, train again, or name {older[-1]}" if older else ""
         raise DamagedCheckpoint(f"{error}{remedy}") from error
     config = TrainConfig.from_table(manifest["config"], f"checkpoint {path}")
@@ -141,7 +145,8 @@ def save(
             named_failures(path, folder),
         ):
             if not path.is_dir():
-                _reserve(folder / "room.orbax-checkpoint-tmp", sum(array.nbytes for array in arrays.values()))
+                room = folder / f"room-{secrets.token_hex(4)}{_UNFINISHED}"
+                _reserve(room, sum(array.nbytes for array in arrays.values()))
                 manager.save(step, args=orbax.args.Composite(**{_STATE: orbax.args.PyTreeSave(arrays)}))
                 for place in (*path.rglob("*"), path, folder):
                     _flush(place)  # before the manifest that seals it
@@ -154,10 +159,14 @@ def save(
                 "files": _of_files(path),
             }
             write_sealed(path / MANIFEST, _KIND, manifest)
-            for old in manager.all_steps()[: -config.checkpoint.keep]:
-                manager.delete(old)
+            for place in (path, folder):
+                _flush(place)  # before older ones go
+            for old in _found(folder)[: -config.checkpoint.keep]:
+                _remove(old)
     except OSError:
         _remove_unfinished(folder)
+        if not (path / MANIFEST).exists():
+            _remove(path)
         raise
     return path
 
@@ -221,13 +230,24 @@ def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: 
 
 def _found(folder: Path) -> list[Path]:
     """The checkpoints in a folder, sound or not, by rising step."""
-    return sorted(path for path in folder.glob("step_*") if _NAME.fullmatch(path.name))
+    steps = {path: match for path in folder.glob("step_*") if (match := _NAME.fullmatch(path.name))}
+    return sorted(steps, key=lambda path: int(steps[path][1]))
 
 
 def _remove_unfinished(folder: Path) -> None:
     """Removes the states that Orbax began and did not finish."""
-    for place in folder.glob("*.orbax-checkpoint-tmp"):
-        shutil.rmtree(place)
+    for place in folder.glob(f"*{_UNFINISHED}"):
+        _remove(place)
+
+
+def _remove(place: Path) -> None:
+    """Removes a checkpoint under another name first, so that none is there in part; of a link, only the link."""
+    if place.is_symlink() or not place.is_dir():
+        place.unlink(missing_ok=True)
+        return
+    hidden = place.with_name(f"removed-{secrets.token_hex(4)}{_UNFINISHED}")
+    os.replace(place, hidden)
+    shutil.rmtree(hidden)
 
 
 def _manifest(path: Path) -> dict[str, Any]:
@@ -250,9 +270,10 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _of_files(folder: Path) -> str:
-    """The SHA-256 of all files of a checkpoint but its manifest: their names, sizes and bytes."""
-    sha256 = hashlib.sha256()
-    for file in sorted(path for path in folder.rglob("*") if path.name != MANIFEST and not path.is_dir()):
+    """The SHA-256 of all files of a checkpoint but its manifest, and one that was not finished: their names, sizes and
+    bytes."""
+    sha256, files = hashlib.sha256(), (path for path in folder.rglob("*") if not path.is_dir())
+    for file in sorted(path for path in files if not path.name.lstrip(".").startswith(MANIFEST)):
         sha256.update(f"{file.relative_to(folder).as_posix()} {file.stat().st_size} ".encode())
         with open(file, "rb") as opened:
             while block := opened.read(2**20):
@@ -306,7 +327,7 @@ def _reserve(place: Path, size: int) -> None:
     Orbax says so as well, but leaves threads behind that complain of it later.
     """
     try:
-        with open(place, "wb") as file:
+        with open(place, "wb", opener=never_a_link) as file:
             os.posix_fallocate(file.fileno(), 0, max(size, 1))
     except OSError as error:
         if takes_no_more(error):  # Other errors come from file systems that cannot reserve.
@@ -330,6 +351,8 @@ def lock(directory: Path) -> Iterator[None]:
             why = "another process trains there; wait for it, or name another"
             raise InputError.of("directory", str(directory), why) from error
         except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
             why = (
                 f"this file system cannot lock files ({error}), so two trainings there could destroy each other's "
                 "checkpoints; name a directory on another one, such as a local disk, or mount this one with locks "

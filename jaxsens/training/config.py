@@ -1,4 +1,5 @@
-"""A training config: a frozen value, made in Python or read strictly from TOML, every error reported at once.
+"""A training config: a frozen value, made in Python or read strictly from TOML. All wrong fields are reported at once;
+where each is right alone, all that do not fit together.
 
 task = "prediction"                 of the next symbol; or "recognition" of whole words
 seed = 0                            of the first weights, the data and the evaluations
@@ -274,7 +275,7 @@ class TrainConfig:
     average). The boundary symbol is the model's end-of-sequence symbol, number `alphabet_size`.
 
     Raises:
-        InputError: listing every error.
+        InputError: listing every wrong field; where there is none, all that do not fit together.
     """
 
     language: Annotated[Language, checked_by(_language)]
@@ -368,7 +369,7 @@ class TrainConfig:
         """The config of a table as TOML or `table` gives it.
 
         Raises:
-            InputError: which begins with `subject` and lists every error with its path.
+            InputError: which begins with `subject` and lists errors with their paths, as the class does.
         """
         problems = Problems(subject)
         made = read_table(cls, {"model": {}, **table}, (), problems, task=table.get("task", "prediction"))

@@ -291,8 +291,8 @@ class _Training:
         return every > 0 and (step % every == 0 or step == self.config.optimiser.steps)
 
     def _take_tables(self, tables: dict[str, list[list[Any]]]) -> None:
-        rows, asked = tables["evaluations"], self.config.evaluation
-        self.metrics = [tuple(row) for row in tables["metrics"]]
+        rows, asked = tables.get("evaluations", ()), self.config.evaluation
+        self.metrics = [tuple(row) for row in tables.get("metrics", ())]
         self.evaluations = [
             (step, n, words, *numbers)
             for step, n, words, *numbers in rows

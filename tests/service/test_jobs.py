@@ -17,7 +17,7 @@ from jaxsens.service import pool
 from jaxsens.service.jobs import Jobs
 from jaxsens.service.pool import WorkerGone
 from jaxsens.service.routes import Routes
-from jaxsens.service.store import Store
+from jaxsens.service.store import Store, StoreFull
 
 FOUND = {"flips": 1, "mean": 1.0}
 
@@ -98,7 +98,7 @@ def test_a_store_that_was_full_for_a_while_does_not_stop_the_queue(tmp_path, mon
 
         def changed(*args: Any, **values: Any) -> None:
             if full:
-                raise OSError("full")
+                raise StoreFull("full")
             change(*args, **values)
 
         monkeypatch.setattr(jobs.store, "change", changed)

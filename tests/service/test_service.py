@@ -103,6 +103,7 @@ def test_several_inputs_of_one_length_are_one_question(client):
     "wrong",
     [
         {"tokens": [0, 1, 9]},
+        {"tokens": [0, -1]},
         {"flips": "neighbors"},
         {"measure": {"kind": "l2", "outputs": [99]}},
         {"engine": {"kind": "first-order", "verify": 0}},

@@ -127,6 +127,9 @@ def test_a_change_of_any_file_is_noticed(trained, copy):
             file.unlink()
             if damaged is not None:
                 file.write_bytes(damaged)
+            elif file.name == "manifest.json":  # as of a process that was killed before it wrote one
+                assert load_checkpoint(copy).step == 8
+                continue
             with pytest.raises(DamagedCheckpoint) as caught:
                 load_checkpoint(copy)
             assert f"checkpoint {copy / FOLDER / NEWEST}: " in str(caught.value)
@@ -211,12 +214,26 @@ def test_only_the_newest_checkpoints_are_kept(tmp_path):
     assert names == ["step_00000008", "step_00000010", "step_00000012"]
 
 
-def test_what_killed_processes_left_is_removed(copy):
+def test_what_killed_processes_left_is_removed_and_no_link_is_followed(copy, tmp_path):
+    (elsewhere := tmp_path / "elsewhere").mkdir()
+    (elsewhere / "letter").write_text("of somebody else")
     left = copy / FOLDER / "step_00000016.orbax-checkpoint-tmp" / "state"
     left.mkdir(parents=True)
     (left / "file").write_text("half")
+    (copy / FOLDER / "room-0123.orbax-checkpoint-tmp").write_text("reserved")
+    (copy / FOLDER / "link.orbax-checkpoint-tmp").symlink_to(elsewhere)
+    (copy / FOLDER / "step_00000000").symlink_to(elsewhere)
     train(tiny(), copy)
+    assert sorted(path.name for path in (copy / FOLDER).iterdir()) == ["step_00000000", OLDER, NEWEST]
+    train(tiny(evaluation={"every": 4}), copy)  # writes the manifest again, and removes what is beyond `keep`
     assert sorted(path.name for path in (copy / FOLDER).iterdir()) == [OLDER, NEWEST]
+    assert (elsewhere / "letter").read_text() == "of somebody else"
+
+
+def test_a_kill_before_or_while_a_manifest_is_written_leaves_the_checkpoints_that_were(trained, copy):
+    (copy / FOLDER / NEWEST / ".manifest.json.0123456789abcdef.tmp").write_text("half")
+    shutil.copytree(copy / FOLDER / OLDER / "state", copy / FOLDER / "step_00000016" / "state")
+    assert load_checkpoint(copy).fingerprint == trained[0].fingerprint
 
 
 def test_file_systems_without_locks_are_refused(tmp_path, monkeypatch):

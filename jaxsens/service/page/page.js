@@ -479,15 +479,14 @@ addEventListener('keydown', (event) => {
 })
 if (/Mac/.test(navigator.platform)) find('.main kbd').textContent = '⌘ ↵'
 const fromAddress = () => recall(location.hash.slice(1).split(',').filter(Boolean))
-const ready = Promise.all([json('/openapi.json'), json('/v1/models')]).then(([api, models]) => {
-  served = models
-  for (const select of [find('#model'), find('#model2')]) select.append(...models.map((one) => make('option', { textContent: one.name })))
+const ready = Promise.all([json('/openapi.json'), json('/v1/models').catch(() => null)]).then(([api, loaded]) => {
   const asks = api.components.schemas.Measurement.properties
+  const models = served = loaded ?? asks.model.enum.map((name) => ({ name }))
+  for (const select of [find('#model'), find('#model2')]) select.append(...models.map((one) => make('option', { textContent: one.name })))
   for (const name of Object.keys(defaults)) questions[name] = Object.fromEntries(asks[name].anyOf.slice(1).map((one) => [one.properties.kind.const, one]))
   for (const [name, usual] of Object.entries(defaults)) drawQuestion(name, usual)
   find('#version').textContent = api.info.version
   addEventListener('hashchange', fromAddress)
   if (location.hash.length > 1) fromAddress()
 })
-ready.catch((error) => state(error.message, true))
-remember()
+ready.catch((error) => state(error.message, true)).then(remember)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.errors import InputError, rule_for
 from jaxsens.core.engines.vmap import OutputEngine
 from jaxsens.core.placement.run import Measuring
 from jaxsens.theory.search.problem import Measured, SearchSpace, SearchTask, after_one_change
@@ -257,7 +257,8 @@ def climb(problem: SearchTask, starts: int, measurements: Measurements) -> None:
 
     Every step draws from its own random numbers, so that a larger budget begins like a smaller one.
     """
-    step = climb_max if problem.search.objective == "max" else climb_mean
+    steps = {"max": climb_max, "mean": climb_mean}
+    step = rule_for("worst_input", "objective", problem.search.objective, steps)
     try:
         for k in range(starts):
             start, begun = start_of(problem, k), measurements.used

@@ -3,7 +3,7 @@
 All state is in the files: what was killed is resumed by running it again. Trainings go on from their newest checkpoint,
 points and evaluations are kept one by one.
 
-The config is a TOML file, read strictly, every error reported at once and nothing run:
+The config is a TOML file, read strictly. All wrong fields are reported at once, then all that do not fit together:
 
 title = "..."                       for the report
 claim = "..."
