@@ -24,6 +24,7 @@ MOST_INPUTS = 1024
 """The inputs of one question."""
 
 _Id = Annotated[int, Field(gt=-(2**31), lt=2**31)]
+_Position = Annotated[int, Field(ge=0, lt=2**31)]
 _Ids = Annotated[list[_Id], Field(min_length=1, fail_fast=True)]
 _INPUTS = (
     f"a text, ids, or at most {MOST_INPUTS} inputs of one length; ask of other texts and lengths one by one"
@@ -71,7 +72,7 @@ class Question:
     readout: Annotated[
         int | str | None,
         _typed(
-            Literal["auto", "last", "mean"] | Annotated[int, Field(ge=0, lt=2**31)] | None,
+            Literal["auto", "last", "mean"] | _Position | None,
             '"auto", "last", "mean", null, or a 0-based position',
         ),
     ] = "auto"
