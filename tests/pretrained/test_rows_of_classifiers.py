@@ -77,11 +77,11 @@ EVERY = (("substitute", "vmap"), ("substitute", "incremental"), ("delete", "vmap
         ("llama", {"pad_token_id": PAD}, PAD),
         pytest.param("llama", {"pad_token_id": PAD, "num_hidden_layers": 1}, PAD, marks=pytest.mark.long),
         pytest.param("llama", {"pad_token_id": None}, PAD, marks=pytest.mark.long),  # the last row
-        pytest.param("gemma3_text", {}, 0, marks=pytest.mark.long),
+        pytest.param("gemma3_text", {}, 0, marks=pytest.mark.slow),
         ("gemma", {}, 0),  # the library's own, which config.json need not have
         pytest.param("gpt2", {"pad_token_id": PAD}, PAD, marks=pytest.mark.long),
-        pytest.param("bloom", {"pad_token_id": PAD}, PAD, marks=pytest.mark.long),
-        pytest.param("mixtral", {"pad_token_id": PAD}, PAD, marks=pytest.mark.long),
+        pytest.param("bloom", {"pad_token_id": PAD}, PAD, marks=pytest.mark.slow),
+        pytest.param("mixtral", {"pad_token_id": PAD}, PAD, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.filterwarnings("ignore::jaxsens.PrecisionWarning")  # padding deleted before padding

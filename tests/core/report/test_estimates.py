@@ -185,7 +185,7 @@ def test_with_single_unresolved_values_an_exponent_is_right_and_its_interval_cov
     assert abs(row.off) <= OFF
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_over_skewed_slopes_an_interval_covers_as_often_as_the_documentation_says():
     for seeds, low, high in ((5, 0.80, 0.90), (10, 0.83, 0.93)):
         for slopes in ("exponential", "log-normal"):
