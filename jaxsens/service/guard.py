@@ -167,12 +167,14 @@ class Connection(H11Protocol):
     h11 reads it, which bounds a head by 64 KiB.
     """
 
+    most = _MOST  # connections that are kept
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Takes a connection; where there are too many, for the one that has said nothing for the longest time."""
         super().connection_made(cast(asyncio.Transport, transport))
         self._idle_since = self.loop.time()
         self._look()
-        if len(self.connections) > most_connections():
+        if len(self.connections) > self.most:
             kept = [one for one in self.connections if isinstance(one, Connection) and not one._answering]
             min(kept, key=lambda one: one._idle_since, default=self).transport.abort()
 

@@ -41,9 +41,8 @@ _PAGE = Path(__file__).parent / "page"
 _PAGES = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js"}
 
 
-async def _sent(file: Path, request: Request) -> FileResponse:
+async def _sent(file: Path, _request: Request) -> FileResponse:
     """Sends a file of the page."""
-    del request
     return FileResponse(file)
 
 

@@ -15,7 +15,7 @@ import uvicorn
 
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError
-from jaxsens.service.guard import LOCAL, Connection, Guard
+from jaxsens.service.guard import LOCAL, Connection, Guard, most_connections
 from jaxsens.service.jobs import Jobs
 from jaxsens.service.pool import WorkerProcess, device_environments
 from jaxsens.service.routes import Routes
@@ -49,6 +49,7 @@ async def serve(
         workers = [WorkerProcess(settings, environment) for environment in device_environments()]
         jobs = Jobs(store, workers, **limits)
         app = Guard(Routes(jobs, settings["models"]), token, (*LOCAL, host, *names), port)
+        Connection.most = most_connections()
         config = uvicorn.Config(
             app,
             log_config=None,  # its own closes every handler of this process, and absl's closes standard error with it

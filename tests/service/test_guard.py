@@ -197,7 +197,7 @@ def test_a_head_that_never_ends_is_not_read_on():
 
 
 def test_many_silent_connections_close_the_oldest_of_them_and_no_other(monkeypatch):
-    monkeypatch.setattr(guard, "_MOST", 5)
+    monkeypatch.setattr(guard.Connection, "most", 5)
     monkeypatch.setattr(guard, "HEAD_SECONDS", 1e9)
 
     async def act(opened):
