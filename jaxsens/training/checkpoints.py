@@ -107,7 +107,7 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
             f"there is none; give the directory that `jaxsens train` wrote, or a step's folder in its {FOLDER}",
             subject=f"checkpoint {directory}",
         )
-    path = [*paths, *(one for one in paths if (one / MANIFEST).is_file())][-1]
+    path = ([one for one in paths if (one / MANIFEST).is_file()] or paths)[-1]
     try:
         manifest, state = _read(path)
     except DamagedCheckpoint as error:
@@ -140,14 +140,12 @@ def save(
     path = folder / f"step_{step:08d}"
     made_place(path)
     try:
-        with (
-            orbax.CheckpointManager(folder.absolute(), options=_STEPS) as manager,
-            named_failures(path, folder),
-        ):
+        with named_failures(path, folder):
             if not path.is_dir():
                 room = folder / f"room-{secrets.token_hex(4)}{_UNFINISHED}"
-                _reserve(room, sum(array.nbytes for array in arrays.values()))
-                manager.save(step, args=orbax.args.Composite(**{_STATE: orbax.args.PyTreeSave(arrays)}))
+                with orbax.CheckpointManager(folder.absolute(), options=_STEPS) as manager:
+                    _reserve(room, sum(array.nbytes for array in arrays.values()))
+                    manager.save(step, args=orbax.args.Composite(**{_STATE: orbax.args.PyTreeSave(arrays)}))
                 for place in (*path.rglob("*"), path, folder):
                     _flush(place)  # before the manifest that seals it
             manifest = {
