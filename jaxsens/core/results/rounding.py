@@ -217,17 +217,19 @@ def _run(
 ) -> tuple[Float[np.ndarray, "passes outputs"], Float[np.ndarray, "draws moved outputs"]]:
     """Returns the outputs of a program on words, and on a few of them with its numbers moved in `DRAWS` ways.
 
-    It takes the words of each draw (draw 0 moves nothing), the rounding, and the number of words."""
-    rows = [np.resize(some, room_for(len(words))) for some in (np.arange(len(words)), few)]
+    It takes the words without and, if there are any, with draws, the rounding, and the number of words."""
+    rows = [np.resize(some, room_for(len(words))) for some in (np.arange(len(words)), few) if len(some)]
     filled = words[np.stack(rows)].astype(np.int32)
     with numerics(dtype), on_host() if dtype == "float64" else nullcontext():
-        counts = np.array([len(words), len(few)], np.int32)
+        counts = np.array([len(words), len(few)][: len(rows)], np.int32)
         outputs = np.asarray(program(filled, np.asarray(step, dtype), counts), np.float64)
     return outputs[0, : len(words)], outputs[1:, : len(few)]
 
 
-def _of_draws(one: Callable[[Array], Callable[[Array], Array]], words: Array, counts: Array) -> Array:
+def _of_draws(one: Callable[[Array | None], Callable[[Array], Array]], words: Array, counts: Array) -> Array:
     """Returns the outputs (draws, words, outputs) of the pass that a function makes for each draw."""
+    if len(words) == 1:  # moving the numbers of a large model takes longer than its pass
+        return of_first(one(None), (words[0],), counts[0])[None]
 
     def passes(draw: Array) -> Array:
         k = jnp.minimum(draw, 1)
@@ -240,8 +242,8 @@ def _of_draws(one: Callable[[Array], Callable[[Array], Array]], words: Array, co
 def _outputs_of_transformer(
     engine: VmapEngine, parameters: Any, tables: Any, words: Array, step: Array, counts: Array
 ) -> Array:
-    def one(draw: Array) -> Callable[[Array], Array]:
-        own = jax.tree.map(lambda leaf: leaf[draw], tables)
+    def one(draw: Array | None) -> Callable[[Array], Array]:
+        own = jax.tree.map(lambda leaf: leaf[0 if draw is None else draw], tables)
         tabled = replace(_moved(parameters, draw, step), tables=own)
         return lambda word: engine.output(tabled, engine.prepare(tabled, word))
 
@@ -255,8 +257,8 @@ def _outputs_nudged(apply: Any, parameters: Any, words: Array, step: Array, coun
 
     run = partial(output_vector, apply, parameters)
 
-    def one(draw: Array) -> Callable[[Array], Array]:
-        return partial(jax.lax.cond, draw == 0, run, nudged(run, salts()[draw - 1]))
+    def one(draw: Array | None) -> Callable[[Array], Array]:
+        return run if draw is None else partial(jax.lax.cond, draw == 0, run, nudged(run, salts()[draw - 1]))
 
     return _of_draws(one, words, counts)
 
@@ -286,7 +288,7 @@ def _pass_of(
     def _outputs_wide(
         consts: Sequence[Any], leaves: Sequence[Any], words: Array, step: Array, counts: Array
     ) -> Array:
-        def one(draw: Array) -> Callable[[Array], Array]:
+        def one(draw: Array | None) -> Callable[[Array], Array]:
             own, moved = _moved(list(consts), draw, step, narrow=True), _moved(list(leaves), draw, step)
             own = [part.astype(kind.dtype) for part, kind in zip(own, closed.consts, strict=True)]
             return lambda word: jaxpr_as_fun(closed.replace(consts=own))(*moved, word)[0]
@@ -309,8 +311,10 @@ def _is_wide(jaxpr: Any) -> bool:
     return True
 
 
-def _moved(numbers: Any, draw: Array, step: Array, narrow: bool = False) -> Any:
-    """Returns numbers in float64, each moved by a rounding, up or down as a hash of its place says; draw 0 moves none.
+def _moved(numbers: Any, draw: Array | None, step: Array, narrow: bool = False) -> Any:
+    """Returns numbers in float64, each moved by a rounding, up or down as a hash of its place says.
+
+    Draw 0 moves none; None says so as the program is compiled.
 
     `step` is the rounding of the arithmetic; with `narrow`, numbers of fewer digits have their own.
     """
@@ -320,6 +324,9 @@ def _moved(numbers: Any, draw: Array, step: Array, narrow: bool = False) -> Any:
         kind = jnp.result_type(leaf)
         if not jnp.issubdtype(kind, jnp.floating):
             moved.append(leaf)
+            continue
+        if draw is None:
+            moved.append(jnp.asarray(leaf, jnp.float64))
             continue
         salt = (draw.astype(jnp.uint32) * np.uint32(0x85EBCA6B) + np.uint32(2 * k)) | np.uint32(1)
         bits = jnp.arange(1, 1 + np.size(leaf), dtype=jnp.uint32) * np.uint32(0x9E3779B1)
