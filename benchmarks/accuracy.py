@@ -23,7 +23,7 @@ from jaxsens import Transformer, TransformerConfig
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.engine import FlipBlock
-from jaxsens.core.flips.flip_table import Candidates, FlipTable, Lists
+from jaxsens.core.flips.flip_table import Candidates, FlipTable
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.placement.placement import Placement
@@ -64,7 +64,7 @@ def compared(config: TransformerConfig, n: int, seed: int, count: int) -> dict[s
     model = Transformer(config, seed=seed)
     word = np.append(np.random.default_rng([n, seed]).integers(0, 2, n - 1), 2).astype(np.int32)
     which = np.where(np.arange(n) < n - 1, 0, -1)
-    flips = Candidates.of(word[None], Lists.of([[0, 1]]), which[None]).table(count, seed)
+    flips = Candidates.of(word[None], [[0, 1]], which[None]).table(count, seed)
     subject = as_model(model)
     with numerics("float32"):
         engine = first_order_engine(subject, FirstOrder(), L2())

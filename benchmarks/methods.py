@@ -80,7 +80,7 @@ def _jaxsens(
 def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     """The first-order estimate alone, of all flips, without those that are measured exactly to check it."""
     from jaxsens.core.base.programs import numerics
-    from jaxsens.core.flips.flip_table import Candidates, Lists
+    from jaxsens.core.flips.flip_table import Candidates
     from jaxsens.core.measures import L2, LogProbability
     from jaxsens.core.models.adapters import as_model
     from jaxsens.core.placement.placement import Placement
@@ -98,7 +98,7 @@ def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     def measure(positions: Int[np.ndarray, " flips"] | None) -> Float[np.ndarray, " flips"]:
         chosen = np.arange(case.n - 1) if positions is None else positions
         which = np.where(np.isin(np.arange(case.n), chosen) & (words < 2), 0, -1)
-        flips = Candidates.of(words, Lists.of([[0, 1]]), which).table()
+        flips = Candidates.of(words, [[0, 1]], which).table()
         with numerics("float32"):
             return np.abs(estimated(blocks, words, flips, where))
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 
-def last_position_not_flipped(original: Any, selection: Any) -> Any:
+def last_position_not_flipped(original: Any, candidates: Any, *given: Any) -> Any:
     """core/flips."""
-    table = original(selection)
+    table = original(candidates, *given)
     first = table.positions[:, 0]
     keep = first < first.max()
-    if selection.tokens.shape[1] % 2 == 0 or not keep.any() or not table.exhaustive:
+    if len(candidates.positions) % 2 == 0 or not keep.any() or not table.exhaustive:
         return table
     part = table.part(keep)
     return replace(part, populations=np.bincount(part.inputs, minlength=len(table.populations)))

@@ -30,10 +30,10 @@ from jaxsens.core.base.text import html_facts
 from jaxsens.core.checks.check import check_alone, check_calls, traced_model
 from jaxsens.core.checks.indices import check_flips
 from jaxsens.core.engines.engine import FlipBlock, PreparedPass
+from jaxsens.core.engines.request import default_flips, select
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips, read_substitution
-from jaxsens.core.flips.selection import default_flips, select
 from jaxsens.core.measures import Measure, Norm, read_norm
 from jaxsens.core.measures.formulas import difference
 from jaxsens.core.models.adapters import Model, as_inputs, as_model, encoded

@@ -18,8 +18,8 @@ from rich.text import Text
 from jaxsens.core.base.errors import TOKEN_BYTES, InputError, Problems, check_fits
 from jaxsens.core.base.strict import did_you_mean, field_names, read_table, read_toml
 from jaxsens.core.base.text import print_text
+from jaxsens.core.engines.request import default_flips
 from jaxsens.core.flip_sensitivity import flip_sensitivity
-from jaxsens.core.flips.selection import default_flips
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.results.interrupted import MeasurementInterrupted
 from jaxsens.core.results.measured import as_text, ceiling

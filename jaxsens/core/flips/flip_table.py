@@ -142,21 +142,6 @@ class FlipTable:
 
 
 @dataclass(frozen=True, eq=False)
-class Lists:
-    """Lists of symbols, one after the other, each of the length that `counts` says."""
-
-    symbols: Int[np.ndarray, " symbols"]
-    counts: Int[np.ndarray, " lists"]
-
-    @classmethod
-    def of(cls, lists: Sequence[Sequence[int] | Int[np.ndarray, " symbols"]]) -> Lists:
-        """Returns the lists, in the order given."""
-        arrays = [np.asarray(symbols, np.int64) for symbols in lists]
-        all_symbols = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
-        return cls(all_symbols, np.array([len(array) for array in arrays], np.int64))
-
-
-@dataclass(frozen=True, eq=False)
 class Candidates:
     """The flips of some inputs before they are listed: in memory of the places and of what may be inserted, rather than
     of all flips.
@@ -184,7 +169,7 @@ class Candidates:
     def of(
         cls,
         tokens: Int[np.ndarray, "batch n"],
-        lists: Lists,
+        lists: Sequence[Sequence[int] | Int[np.ndarray, " symbols"]],
         which: Int[np.ndarray, "batch n"],
         groups: Sequence[tuple[int, ...]] | None = None,
         with_own: bool = False,
@@ -193,7 +178,7 @@ class Candidates:
 
         Args:
             tokens: the inputs.
-            lists: what is inserted.
+            lists: lists of symbols that are inserted.
             which: the number of each position's list; -1 for a position that is not flipped.
             groups: positions that are flipped together, sorted, by their first: the j-th flip of a group inserts the
                 j-th symbol of each of its lists, which are equally long. Second copies of a flip are left out.
@@ -203,11 +188,13 @@ class Candidates:
         padding, k = positions == PADDING, positions.shape[1]
         at = np.where(padding, 0, positions)
         used, number = _distinct(np.where(padding, -1, which[:, at]).reshape(-1, k))
-        sizes = np.where(used[:, 0] < 0, 0, lists.counts[used[:, 0]])
+        symbols = np.concatenate([np.asarray(one, np.int64) for one in lists])
+        lengths = np.array([*map(len, lists)])
+        sizes = np.where(used[:, 0] < 0, 0, lengths[used[:, 0]])
         of = np.repeat(np.arange(len(used)), sizes)
         rank = np.arange(len(of)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        starts = (np.cumsum(lists.counts) - lists.counts)[np.where(used < 0, used[:, :1], used)]
-        inserted = np.where(used[of] < 0, DELETED, lists.symbols[starts[of] + rank[:, None]])
+        starts = (np.cumsum(lengths) - lengths)[np.where(used < 0, used[:, :1], used)]
+        inserted = np.where(used[of] < 0, DELETED, symbols[starts[of] + rank[:, None]])
         present = np.where(padding, DELETED, tokens[:, at]).reshape(-1, k)
         rows, row = _distinct(np.concatenate([inserted, present]))
         keys = np.unique(of * len(rows) + row[: len(of)])
@@ -218,8 +205,8 @@ class Candidates:
         shape = len(tokens), len(positions)
         counts = np.diff(first)[number] - has_own
         columns = (column.reshape(shape) for column in (first[number], np.where(has_own, own, -1), counts))
-        inserts = np.isin(np.arange(len(lists.counts)), which)
-        alphabet = np.unique(lists.symbols[np.repeat(inserts, lists.counts)]).tolist()
+        inserts = np.isin(np.arange(len(lists)), which)
+        alphabet = np.unique(symbols[np.repeat(inserts, lengths)]).tolist()
         return cls(positions, rows, keys, *columns, alphabet=tuple(alphabet))
 
     def table(self, sample: int | None = None, seed: int = 0) -> FlipTable:

@@ -23,7 +23,7 @@ from jaxsens.core.flips.fields import (
     PositionSymbols,
     Symbols,
 )
-from jaxsens.core.flips.flip_table import DELETED, Lists, nearest_symbols
+from jaxsens.core.flips.flip_table import DELETED, nearest_symbols
 
 if TYPE_CHECKING:
     from jaxtyping import Array
@@ -74,11 +74,11 @@ class Inserted:
 class Insertable(NamedTuple):
     """What may be inserted: lists of symbols, and the number of each place's (one number for all, or (batch, n))."""
 
-    lists: Lists
+    lists: Sequence[Any]
     rows: Any
 
 
-_NOTHING = Insertable(Lists.of([[]]), 0)
+_NOTHING = Insertable([[]], 0)
 
 CHOSEN = "to symbols chosen for each of them"
 """By what positions are flipped, in words, where that differs from one to the next."""
@@ -306,7 +306,7 @@ class Neighbours(Flips):
             return _NOTHING
         different, rows = np.unique(tokens, return_inverse=True)
         nearest = nearest_symbols(table, different, self.k, allowed)
-        return Insertable(Lists.of([*nearest]), rows.reshape(tokens.shape))
+        return Insertable([*nearest], rows.reshape(tokens.shape))
 
     def description(self, inserted: str) -> str:
         return super().description(f"the {self.k} symbols most like its own")
@@ -337,7 +337,7 @@ class Mask(Flips):
             problems.add("flips", self, remedy)
             return _NOTHING
         inputs.check_ids("flips: mask", np.array([symbol]), model.vocabulary_size, problems)
-        return Insertable(Lists.of([[symbol]]), 0)
+        return Insertable([[symbol]], 0)
 
 
 @kind_of(Flips, "delete")
@@ -360,7 +360,7 @@ class Delete(Flips):
     seed: Seed = dataclasses.field(default=0, kw_only=True)
 
     def insertable(self, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Insertable:
-        return Insertable(Lists.of([[DELETED]]), 0)
+        return Insertable([[DELETED]], 0)
 
     def description(self, inserted: str) -> str:
         return "each deleted"
@@ -443,7 +443,7 @@ class Repeat(Flips):
 
     def insertable(self, model: Model, tokens: Int[np.ndarray, "batch n"], problems: Problems) -> Insertable:
         own, rows = np.unique(tokens, return_inverse=True)
-        return Insertable(Lists.of([[one] for one in own]), rows.reshape(tokens.shape))
+        return Insertable([[one] for one in own], rows.reshape(tokens.shape))
 
     def description(self, inserted: str) -> str:
         return f"each repeated {self.times} time{'s' if self.times != 1 else ''}"
@@ -498,9 +498,9 @@ def _of_alphabet(
     those that the model reserves."""
     if ids is not None:
         inputs.check_ids("flips.symbols", np.array(ids), model.vocabulary_size, problems)
-        return Insertable(Lists.of([ids]), 0)
+        return Insertable([ids], 0)
     alphabet = inputs.alphabet(size, model.alphabet_size, problems)
-    return Insertable(Lists.of([alphabet[~np.isin(alphabet, model.reserved)]]), 0)
+    return Insertable([alphabet[~np.isin(alphabet, model.reserved)]], 0)
 
 
 def _of_positions(
@@ -520,7 +520,7 @@ def _of_positions(
         inputs.check_ids(name.format(position), np.array(symbols), model.vocabulary_size, problems)
         if tokens.size:
             rows[:, position] = number
-    return Insertable(Lists.of([*lists.values()]), rows)
+    return Insertable([*lists.values()], rows)
 
 
 def read_substitution(value: Any, default: Flips, problems: Problems) -> Any:

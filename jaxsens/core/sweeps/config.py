@@ -36,8 +36,8 @@ from jaxsens.core.base.strict import (
 )
 from jaxsens.core.choose import choose
 from jaxsens.core.engines.options import Auto
+from jaxsens.core.engines.request import select
 from jaxsens.core.flips.flips import Flips, Substitute
-from jaxsens.core.flips.selection import select
 from jaxsens.core.measures import MEDIAN
 from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.models.transformer.config import TransformerConfig

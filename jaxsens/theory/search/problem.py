@@ -19,7 +19,7 @@ from jaxsens.core.checks.indices import RANDOM_FLIPS, check_words
 from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
 from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto
-from jaxsens.core.flips.flip_table import Candidates, Lists
+from jaxsens.core.flips.flip_table import Candidates
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import Norm
 from jaxsens.core.models.adapters import Model
@@ -177,7 +177,7 @@ class SearchTask:
         """
         space = self.space
         which = np.where(np.isin(np.arange(space.n), space.free), 0, -1)
-        flips = Candidates.of(word[None], Lists.of([space.alphabet]), which[None]).table()
+        flips = Candidates.of(word[None], [space.alphabet], which[None]).table()
         parts = flips.inputs, flips.positions, flips.symbols
         changes = Measuring(self.engine, self.parameters, word[None], *parts, self.devices).changes()[0]
         norms = self.sizes(changes)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import jaxsens
 from jaxsens import Transformer, load_result
 from jaxsens.core.flips.fields import positions_at
-from jaxsens.core.flips.flip_table import Candidates, Lists, nearest_symbols
+from jaxsens.core.flips.flip_table import Candidates, nearest_symbols
 from jaxsens.core.flips.flips import Delete, Mask, Neighbours, Pairs, Repeat, Substitute
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement.placement import Placement
@@ -76,7 +76,7 @@ def list_problems(draw):
 @given(list_problems(), st.integers(1, 20))
 def test_the_flips_of_lists_are_those_of_plain_loops(problem, count):
     tokens, lists, rows = problem
-    candidates = Candidates.of(tokens, Lists.of(lists), rows)
+    candidates = Candidates.of(tokens, lists, rows)
     flips = candidates.table()
     everything = brute_force(*problem)
     assert listed(flips) == everything
@@ -90,7 +90,7 @@ def test_samples_are_uniform_over_flips():
     tokens = np.zeros((1, 5), int)
     counts = np.zeros(10)
     for seed in range(2000):
-        flips = Candidates.of(tokens, Lists.of([np.arange(3)]), tokens).table(2, seed)
+        flips = Candidates.of(tokens, [np.arange(3)], tokens).table(2, seed)
         counts[(flips.positions * 2 + flips.symbols - 1)[:, 0]] += 1
     # Each of 10 flips is in a sample of 2 with probability 1/5: 400 expected, standard deviation 18.
     assert np.all(np.abs(counts - 400) < 90)
@@ -99,7 +99,7 @@ def test_samples_are_uniform_over_flips():
 def test_huge_alphabets_are_sampled_without_listing_all_flips():
     tokens = np.zeros((1, 100_000), int)
     rows = np.where(np.arange(100_000) < 99_999, 0, -1)[None]
-    flips = Candidates.of(tokens, Lists.of([np.arange(50_000)]), rows).table(10)
+    flips = Candidates.of(tokens, [np.arange(50_000)], rows).table(10)
     assert len(flips) == 10
     assert flips.population == 99_999 * 49_999
 
