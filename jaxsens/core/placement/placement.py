@@ -70,7 +70,7 @@ class Placement:
     @property
     def group(self) -> ProcessGroup | None:
         """The processes that share the mesh; None if this process has all its devices."""
-        return ProcessGroup.of(self.devices)
+        return ProcessGroup.of(self.devices) if self.devices.is_multi_process else None
 
     @property
     def local(self) -> Mesh:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -22,6 +22,7 @@ from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, Written
 from jaxsens.core.base.programs import (
     SOONER,
+    Shapes,
     abstract_of,
     cached,
     compiled,
@@ -68,7 +69,7 @@ class FlipProgram:
     pace: list[float]
 
 
-@dataclass(frozen=True)
+@dataclass
 class FlipRequest:
     """A program to measure flips of some inputs of length n, and the memory that it may take.
 
@@ -79,6 +80,8 @@ class FlipRequest:
         row: the number of positions in the row of a flip.
         placement: where it runs. Its memory holds the arguments, the tables of flips and the temporary memory of all
             threads; a batch size is not changed.
+        arguments, budget: the bytes of the operands on each device, and of all that may be there.
+        flip_bytes: those of a flip and of its results, in the table that all threads read and in each of theirs.
     """
 
     quantity: Quantity
@@ -89,15 +92,14 @@ class FlipRequest:
     row: int
     placement: Placement
 
-    @cached_property
-    def arguments(self) -> int:
-        """The bytes of the operands on each device."""
-        return bytes_of(self.operands, self.placement.local)
-
-    @cached_property
-    def budget(self) -> int:
-        """The bytes on each device, for all that is there."""
-        return self.placement.budget(self.arguments)
+    def __post_init__(self) -> None:
+        leaves, self.structure = jax.tree.flatten(self.operands)
+        mesh, numbers = self.placement.local, 2 if self.quantity == "measured" else self.outputs
+        self.shapes = Shapes(placed(leaf, spec_on(leaf, mesh), mesh) for leaf in leaves)
+        self.arguments = sum(map(_bytes_on_each, self.shapes))
+        self.budget = self.placement.budget(self.arguments)
+        number = jnp.result_type(float).itemsize
+        self.flip_bytes = 8 * self.row + number * numbers * (1 + self.placement.threads)
 
     def room(self, flips: int) -> int:
         """Returns how many of the flips are measured at once. The others wait: their table would not fit.
@@ -113,7 +115,7 @@ class FlipRequest:
                 f"the model and what the flips of an input of length {self.n} "
                 f"share take {self.arguments} bytes on each device",
             )
-        return max(1, min(flips, int(_TABLES * free / self._flip_bytes) * self.placement.devices.size))
+        return max(1, min(flips, int(_TABLES * free / self.flip_bytes) * self.placement.devices.size))
 
     def program(self, counts: np.ndarray, flips: int, room: int) -> tuple[FlipProgram, int]:
         """Returns the compiled program, and the number of threads that fit in the budget.
@@ -154,9 +156,8 @@ class FlipRequest:
             InputError: if not even one flip at a time fits the budget, or the user's batch does not.
         """
         mesh, devices, most = self.placement.local, self.placement.devices.size, self.placement.threads
-        leaves, structure = jax.tree.flatten(self.operands)
-        shapes = tuple(placed(leaf, spec_on(leaf, mesh), mesh) for leaf in leaves)
         wide, platform = jnp.result_type(float) == jnp.float64, platform_of(mesh)
+        fixed = self.placement.batch_size is not None
         inputs = max((leaf.shape[0] for leaf in jax.tree.leaves(self.operands[1])), default=1)
         while True:
             together = 1  # a core takes one row after the other, an accelerator as many as keep it busy
@@ -166,10 +167,10 @@ class FlipRequest:
             blocks = -(-rows(batch) // (together * devices))
             how = wide, mesh, (batch, together, blocks, self.row)
             try:
-                program = compiled_program(self.quantity, self.engine, structure, shapes, *how)
+                program = compiled_program(self.quantity, self.engine, self.structure, self.shapes, *how)
             except jax.errors.JaxRuntimeError as error:
                 # The compiler of a TPU refuses what its memory does not hold.
-                if "RESOURCE_EXHAUSTED" not in str(error) or batch == 1 or self._batched:
+                if "RESOURCE_EXHAUSTED" not in str(error) or batch == 1 or fixed:
                     raise
                 batch //= 2
                 continue
@@ -178,7 +179,7 @@ class FlipRequest:
             fitting = most if not program.bytes else min(most, free // program.bytes)
             if fitting == most:
                 return program, fitting
-            if self._batched or batch == 1:
+            if fixed or batch == 1:
                 if fitting or self._unlimited:
                     return program, max(1, fitting)
                 amount = "one flip" if batch == 1 else f"a batch of {batch} flips"
@@ -192,22 +193,12 @@ class FlipRequest:
 
     def held(self, program: FlipProgram) -> int:
         """Returns the bytes of a program's arguments and results on each device, for all threads together."""
-        return self.arguments + program.blocks * program.together * program.batch * self._flip_bytes
-
-    @property
-    def _batched(self) -> bool:
-        return self.placement.batch_size is not None
+        return self.arguments + program.blocks * program.together * program.batch * self.flip_bytes
 
     @property
     def _unlimited(self) -> bool:
         """Whether the user chose the batch and not the memory, which is then not counted."""
-        return self._batched and self.placement.memory_budget is None
-
-    @property
-    def _flip_bytes(self) -> int:
-        """The bytes of a flip and of its results, in the table that all threads read and in each of theirs."""
-        numbers = 2 if self.quantity == "measured" else self.outputs
-        return 8 * self.row + jnp.result_type(float).itemsize * numbers * (1 + self.placement.threads)
+        return self.placement.batch_size is not None and self.placement.memory_budget is None
 
 
 def is_single(mesh: Mesh) -> bool:
@@ -230,13 +221,13 @@ def placed(leaf: Any, spec: PartitionSpec, mesh: Mesh) -> jax.ShapeDtypeStruct:
 def bytes_of(tree: Any, mesh: Mesh | None = None) -> int:
     """Returns the bytes of a tree's arrays, which may be abstract: all, or what each device of a mesh has."""
     leaves = jax.tree.leaves(tree)
-    shapes = [leaf.shape if mesh is None else _local(leaf, mesh) for leaf in leaves]
-    return sum(math.prod(shape) * leaf.dtype.itemsize for shape, leaf in zip(shapes, leaves, strict=True))
+    if mesh is None:
+        return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in leaves)
+    return sum(_bytes_on_each(placed(leaf, spec_on(leaf, mesh), mesh)) for leaf in leaves)
 
 
-def _local(leaf: Any, mesh: Mesh) -> tuple[int, ...]:
-    """Returns the shape of what each device has of an array."""
-    return leaf.shape if is_single(mesh) else NamedSharding(mesh, spec_on(leaf, mesh)).shard_shape(leaf.shape)
+def _bytes_on_each(leaf: Any) -> int:
+    return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
 
 
 @cached
@@ -248,7 +239,7 @@ def compiled_program(
     everywhere, split = PartitionSpec(), PartitionSpec(mesh.axis_names)
     batch, together, blocks, positions = size
     operands = jax.tree.unflatten(structure, shapes)
-    local = [jax.ShapeDtypeStruct(_local(leaf, mesh), leaf.dtype) for leaf in shapes]
+    local = [jax.ShapeDtypeStruct(leaf.sharding.shard_shape(leaf.shape), leaf.dtype) for leaf in shapes]
     of_row = jax.ShapeDtypeStruct((batch, positions), np.int32)
 
     def row(operands: tuple[Any, Any], number: Array, flips: FlipBlock) -> Array:
@@ -286,7 +277,7 @@ def compiled_program(
     table = FlipBlock(*[placed(jax.ShapeDtypeStruct((*shape, positions), np.int32), split, mesh)] * 2)
     result = placed(jax.ShapeDtypeStruct((*shape, *of_result.shape[1:]), of_result.dtype), split, mesh)
     if not is_single(mesh):
-        of_operands = jax.tree.map(lambda leaf: spec_on(leaf, mesh), operands)
+        of_operands = jax.tree.map(lambda leaf: leaf.sharding.spec, operands)
         specs = of_operands, split, split, split, everywhere, everywhere, everywhere
         run = jax.shard_map(run, mesh=mesh, in_specs=specs, out_specs=split, check_vma=False)
     with stopping.compiling():

@@ -12,8 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -336,8 +335,11 @@ def progress_of(progress: Callable[[int, int], object] | bool | None) -> Iterato
     if callable(progress):
         yield progress  # pyright: ignore[reportReturnType] - what it returns is ignored
     elif progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):
-        with Bar(0.0 if progress else PATIENCE) as bar:
+        bar = Bar(0.0 if progress else PATIENCE)
+        try:
             yield bar
+        finally:
+            bar.close()
     else:
         yield None
 
@@ -349,37 +351,28 @@ class Bar:
     """
 
     def __init__(self, patience: float) -> None:
+        self._lock, self._closed = threading.Lock(), False
+        self._bar: Any = None
+        self._state: dict[str, Any] = {"description": "preparing and compiling", "total": None, "left": ""}
         self._timer = threading.Timer(patience, self._show)
         self._timer.daemon = True
-        self._lock = threading.Lock()
-        self._done, self._total = 0, None
-        self._bar: Any = None
-        self._closed = False
-
-    def __enter__(self) -> Self:
         self._timer.start()
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __call__(self, done: int, total: int) -> None:
+        """Shows that `done` of `total` flips are done."""
+        with self._lock:
+            flips = f"{done}/{total} flips"
+            self._state = {"description": flips, "total": total, "completed": done, "left": "left:"}
+            if self._bar is not None:
+                self._bar.update(0, **self._state)
+
+    def close(self) -> None:
+        """Ends the bar, and leaves it where it stands."""
         self._timer.cancel()
         with self._lock:
             self._closed = True
             if self._bar is not None:
                 self._bar.stop()
-
-    def __call__(self, done: int, total: int) -> None:
-        """Shows that `done` of `total` flips are done."""
-        with self._lock:
-            self._done, self._total = done, total
-            self._update()
-
-    def _update(self) -> None:
-        if self._bar is not None:
-            flips = f"{self._done}/{self._total} flips" if self._total else "preparing and compiling"
-            left = "left:" if self._total else ""
-            self._bar.update(0, completed=self._done, total=self._total, description=flips, left=left)
 
     def _show(self) -> None:
         from rich.console import Console
@@ -392,6 +385,5 @@ class Bar:
             description, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
             columns = BarColumn(bar_width=20), description, TimeElapsedColumn(), left, TimeRemainingColumn()
             self._bar = RichProgress(*columns, console=Console(stderr=True))
-            self._bar.add_task("", total=None, left="")
-            self._update()
+            self._bar.add_task(**self._state)
             self._bar.start()

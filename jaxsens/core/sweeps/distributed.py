@@ -17,8 +17,7 @@ from rich.console import Console
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.text import print_text
-from jaxsens.core.placement.placement import global_mesh
-from jaxsens.core.placement.process_group import ProcessGroup
+from jaxsens.core.placement.placement import Placement, global_mesh
 from jaxsens.core.sweeps.jobs.job import Outcome, run
 from jaxsens.core.sweeps.points import Point
 from jaxsens.core.sweeps.status import ExpectedPoints, expected_points
@@ -78,7 +77,7 @@ def measure(
         ProcessLost: if another process has ended.
     """
     check_grows(sweep.plan, directory)
-    group = ProcessGroup.of(global_mesh())
+    group = Placement(global_mesh()).group
     if group is None:
         return run_whole(sweep, directory, chosen, console)
     with group.together(f"sweep {[point.key for point in chosen]} {share_above}".encode()):

@@ -244,8 +244,7 @@ def test_flips_whose_table_does_not_fit_are_measured_in_parts(monkeypatch, engin
     whole = jaxsens.flip_sensitivity(
         model, words, engine=engine, placement=jaxsens.Placement(mesh_of(devices))
     )
-    monkeypatch.setattr(program, "_TABLES", 7 * 40 / 2**31)
-    monkeypatch.setattr(program.FlipRequest, "_flip_bytes", 40)
+    monkeypatch.setattr(program, "_TABLES", 7 * 24 / 2**31)
     parts = jaxsens.flip_sensitivity(
         model,
         words,
