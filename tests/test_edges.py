@@ -136,7 +136,7 @@ def test_a_short_measurement_and_one_with_a_progress_of_its_own_say_nothing(monk
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         jaxsens.flip_sensitivity(total, tokens, flips=jaxsens.Substitute(2, sample=400))
-        monkeypatch.setattr("jaxsens.core.explain._PATIENCE", 0.0)
+        monkeypatch.setattr("jaxsens.core.choose._PATIENCE", 0.0)
         jaxsens.flip_sensitivity(total, tokens, flips=jaxsens.Substitute(2, sample=400), progress=False)
     with pytest.warns(DurationWarning, match="n = 3000: measuring 400 flips will take about .* s or more"):
         jaxsens.flip_sensitivity(total, tokens, flips=jaxsens.Substitute(2, sample=400))

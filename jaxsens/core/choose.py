@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -22,8 +23,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxsens.core.base.errors import FLIP_BYTES, EngineRefusal
+from jaxsens.core.base.errors import FLIP_BYTES, DurationWarning, EngineRefusal
 from jaxsens.core.base.programs import Platform, abstract_of, cached, compiled_for, numerics, program_key
+from jaxsens.core.base.text import duration
 from jaxsens.core.engines import incremental
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference import folded
@@ -53,6 +55,12 @@ WIDE = "in float64, which takes less time here than a second program for what fl
 DEEP = "; from three layers on it takes longer than a forward pass a flip, and has more digits"
 FOR = {1: "one call, compilation included", MANY_CALLS: "many calls that share their programs"}
 ROUNDING_NOTE = "subtracting two outputs rounds a change of order 1/n by less than 0.1 %"
+
+_PATIENCE = 30.0
+"""Seconds from which on a measurement is long."""
+
+_SURELY_SHORT = 10**6
+"""Flips times length up to which no time is estimated: estimating takes about as long as measuring."""
 
 
 def choose(
@@ -285,7 +293,7 @@ def _difference(work: Work, config: TransformerConfig, forward: VmapEngine) -> t
     """
     rows = DifferenceEngine(forward.measure, forward.outputs, config)
     engine, how = rows, DEEP if config.layers >= 3 else ""
-    if not (folded.refusal(config) or work.n < folded.SHORTEST):
+    if work.n >= folded.SHORTEST and folded.refusal(config) is None:
         form = FoldedEngine(forward.measure, forward.outputs, config)
         if work.seconds(form) <= work.seconds(rows):
             engine, how = form, "; two layers, folded"
@@ -323,6 +331,23 @@ def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, str, str
     if candidate is not None:
         engines.append((candidate, f"{faster}; {ROUNDING_NOTE}", "incremental"))
     return min(engines, key=lambda one: work.seconds(one[0], calls))
+
+
+def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
+    """Warns if so many of the flips of a run will take more than half a minute.
+
+    Nothing of the model is run. Call it within `numerics(model.dtype)`.
+    """
+    if (n := run.n) * remaining <= _SURELY_SHORT:
+        return
+    expected = run.seconds_of(run.inputs, remaining)
+    if expected > _PATIENCE:
+        warnings.warn(
+            f"n = {n}: measuring {remaining} flips will take about {duration(expected)} or more, by what it computes; "
+            "a sample of the flips, as sample = 1000, takes less, and Ctrl-C keeps what is measured",
+            DurationWarning,
+            stacklevel=stacklevel + 1,
+        )
 
 
 def here(platform: Platform) -> Platform:

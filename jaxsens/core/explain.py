@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -11,14 +10,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import (
-    FLIP_BYTES,
-    TOKEN_BYTES,
-    DurationWarning,
-    Problems,
-    check_fits,
-    collecting,
-)
+from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, Problems, check_fits, collecting
 from jaxsens.core.base.programs import Platform, numerics
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import duration, in_words
@@ -32,12 +24,6 @@ from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model, as_inputs, as_model, encoded
 
 _SHORTER = "give a shorter input; samples of its flips take less"
-
-_PATIENCE = 30.0
-"""Seconds from which on a measurement is long."""
-
-_SURELY_SHORT = 10**6
-"""Flips times length up to which no time is estimated: estimating takes about as long as measuring."""
 
 
 @dataclass(frozen=True)
@@ -129,23 +115,6 @@ def planned_run(model: Any, n: Any, request: Request, platform: Platform | None 
         measure = measure.prepared(lambda: np.zeros((1, int(np.prod(shape)))), model.outputs, eps=0.0)
         engine = of_process(model, engine, flips, measure, n, counts=False)
         return choose(model, engine, flips, measure, n, count=count, platform=platform)
-
-
-def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
-    """Warns if so many of the flips of a run will take more than half a minute.
-
-    Nothing of the model is run. Call it within `numerics(model.dtype)`.
-    """
-    if (n := run.n) * remaining <= _SURELY_SHORT:
-        return
-    expected = run.seconds_of(run.inputs, remaining)
-    if expected > _PATIENCE:
-        warnings.warn(
-            f"n = {n}: measuring {remaining} flips will take about {duration(expected)} or more, by what it computes; "
-            "a sample of the flips, as sample = 1000, takes less, and Ctrl-C keeps what is measured",
-            DurationWarning,
-            stacklevel=stacklevel + 1,
-        )
 
 
 def _of_length(model: Model, n: Any, problems: Problems) -> Int[np.ndarray, "1 n"]:

@@ -18,11 +18,10 @@ from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.core.base.programs import as_arrays, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.checks import check, indices
-from jaxsens.core.choose import PlannedRun, choose, of_process
+from jaxsens.core.choose import PlannedRun, choose, of_process, warn_if_long
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
 from jaxsens.core.engines.request import Request, Valid
 from jaxsens.core.engines.vmap import compiled_output
-from jaxsens.core.explain import warn_if_long
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
