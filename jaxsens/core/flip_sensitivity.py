@@ -29,7 +29,7 @@ from jaxsens.core.models.adapters import as_inputs, as_model, as_texts, encoded,
 from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.run import PROGRESS, Finished, Measuring, Progress, progress_of
-from jaxsens.core.results import precision, rounding
+from jaxsens.core.results import rounding
 from jaxsens.core.results.interrupted import MeasurementInterrupted, check_texts, each_text
 from jaxsens.core.results.measured import MeasuredFlips, Provenance, RequestRecord, name_of, requested
 from jaxsens.core.results.result import FlipSensitivity
@@ -245,7 +245,7 @@ def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, war
         done[-1:] &= not done.all()
         raise MeasurementInterrupted(call.part(done), getattr(stop, "signal", signal.SIGINT)) from None
     if engine.exact:
-        precision.warn_if_unresolved(result, stacklevel=4)
+        rounding.warn_if_unresolved(result, stacklevel=4)
     return result
 
 
@@ -260,10 +260,11 @@ def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
     else:
         estimate = call.engine.estimate(model, engine.measure, run.n, placement.budget())
         parameters = estimate.first
-    passed = precision.forward_pass(model, tokens, engine, parameters, placement)
-    if (message := precision.unreliable(model, run.n, passed, engine.widens)) is not None:
+    passed = rounding.forward_pass(model, tokens, engine, parameters, placement)
+    if (message := rounding.unreliable(model, run.n, passed, engine.widens)) is not None:
         warnings.warn(message, PrecisionWarning, stacklevel=5)
-    indices.check_flips(model, tokens, flips, run.kind.longer)
+    if model.config is None:  # else its vocabulary and its lengths are known
+        indices.check_flips(model, tokens, flips, run.kind.longer)
     call.unflipped = passed.output if engine.outputs is None else passed.output[list(engine.outputs)]
     if engine.measure.function is not None:
         check.unflipped_value(engine.measure, call.unflipped)

@@ -245,14 +245,6 @@ def numerics(dtype: str) -> Iterator[None]:
         yield
 
 
-UNRESOLVED = 1.0
-"""A `PrecisionWarning` is issued if the largest score times eps exceeds this.
-
-A score s is rounded by about eps |s|. At 1, rounding alone changes the ratio of two softmax weights by a factor of e,
-so it decides between keys with close scores. The weights are still right if one key is far ahead of the others, so
-there is no warning below 1. The limit is reached at a score of 8.4e6 in float32 and 4.5e15 in float64."""
-
-
 LARGEST_SCORE = {"float32": 64.0, "float64": float("inf")}
 """The largest scores, and changes of scores, at which the difference engine stays accurate, by dtype.
 
@@ -281,9 +273,6 @@ def resolved(
     """Returns which changes are resolved: known to `RESOLVED` of themselves, or below `SMALLEST`."""
     sizes = np.abs(np.asarray(values, np.float64))
     return np.asarray(resolution, np.float64) <= np.maximum(RESOLVED * sizes, SMALLEST)
-
-
-LOW_PRECISION = ("bfloat16", "float16", "torch.bfloat16", "torch.float16")
 
 
 # Programs

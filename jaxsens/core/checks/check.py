@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base.errors import InputError, UnchangedWarning, check_fits, collecting
 from jaxsens.core.base.nudged import nudged, salts
-from jaxsens.core.base.programs import LOW_PRECISION, abstract_of, as_arrays, cached, compiled, program_key
+from jaxsens.core.base.programs import abstract_of, as_arrays, cached, compiled, program_key
 from jaxsens.core.checks.indices import check_words
 from jaxsens.core.engines.engine import Engine
 from jaxsens.core.engines.vmap import compiled_output
@@ -111,6 +111,9 @@ _TRACED = "model: it holds values that are being traced: call this outside jit, 
 
 _LONG = 2**13
 """The length from which on a model's arrays are counted before it is run."""
+
+_LOW_PRECISION = ("torch.bfloat16", "torch.float16")
+"""The dtypes of PyTorch whose rounding is not known."""
 
 _RELATIVE, _SLACK = 0.01, 64.0
 """A value measured in a batch may differ from one measured alone by this part, and by so many times its rounding."""
@@ -240,7 +243,7 @@ def check_alone(
     if model.config is not None or model.given_layers is not None or not len(values):
         return True
     of_torch = () if model.torch is None else model.torch.module.parameters()
-    if any(str(one.dtype) in LOW_PRECISION for one in of_torch) or (
+    if any(str(one.dtype) in _LOW_PRECISION for one in of_torch) or (
         np.any(values) and _passed(model, n, *check)
     ):
         return True

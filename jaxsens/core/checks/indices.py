@@ -54,7 +54,7 @@ def check_flips(model: Model, inputs: Int[np.ndarray, "batch n"], flips: FlipTab
     Raises:
         InputError: with the input or the flip, the index, its axis, and the remedy.
     """
-    limited = model.config is not None or model.max_length is not None or model.torch is not None
+    limited = model.max_length is not None or model.torch is not None
     if model.vocabulary_size is not None and (limited or not longer):
         return
     symbols, count = flips.symbols.reshape(len(flips), -1)[:, 0], len(flips)

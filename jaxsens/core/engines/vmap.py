@@ -20,7 +20,7 @@ from jaxsens.core.base.programs import Platform, abstract_of, as_arrays, cached,
 from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock, PreparedPass, Values
 from jaxsens.core.flips.flips import Rewrite, replaced
 from jaxsens.core.measures.formulas import as_vector, difference, is_whole, l2
-from jaxsens.core.models.adapters import LayeredApply, TorchApply, TransformerApply, in_float64
+from jaxsens.core.models.adapters import TorchApply, TransformerApply, in_float64
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.models.transformer.trace import leaves_cache, rows_at_once
@@ -88,11 +88,6 @@ class VmapEngine(SubtractingEngine):
     nudges: bool = field(default=False, kw_only=True)
 
     @property
-    def foreign(self) -> bool:
-        """Whether the model is a user's function that JAX runs: of its rounding nothing is known beforehand."""
-        return not isinstance(_innermost(self.apply), TransformerApply | LayeredApply | TorchApply)
-
-    @property
     def own_config(self) -> TransformerConfig | None:
         if not isinstance(self.apply, TransformerApply) or _flipped_length(self.rewrite, 2) != 2:
             return None
@@ -145,14 +140,14 @@ class VmapEngine(SubtractingEngine):
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
         """The platform's number of symbols. A PyTorch module says how many."""
-        own = _innermost(self.apply)
+        own = innermost(self.apply)
         symbols = own.batch_symbols if isinstance(own, TorchApply) else platform.forward_symbols
         return max(1, symbols // max(n, _flipped_length(self.rewrite, n)))
 
     def cost(self, parameters: Any, tokens: Any, platform: Platform) -> Cost:
         """Counts the operations of one forward pass on the longer of the input and the flipped one. Temporary memory is
         estimated as three times the largest intermediate value, per flip of a block."""
-        own, n = _innermost(self.apply), tokens.shape[0]
+        own, n = innermost(self.apply), tokens.shape[0]
         longest = max(n, _flipped_length(self.rewrite, n))
         config = getattr(own, "config", None)
         if isinstance(self.apply, TransformerApply):
@@ -233,7 +228,7 @@ def _program_size(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, w
     del wide  # 64-bit types are on: another program
     parameters = abstract_of(structure, shapes)
     traced = jax.jit(partial(output_vector, apply)).trace(parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
-    own = _innermost(apply)
+    own = innermost(apply)
     if isinstance(own, TransformerApply | TorchApply):
         operations = own.operations(n)
     else:
@@ -265,7 +260,7 @@ def _flipped_length(rewrite: Rewrite, n: int) -> int:
     return jax.eval_shape(rewrite, word, one, one).shape[0]
 
 
-def _innermost(apply: Any) -> Any:
+def innermost(apply: Any) -> Any:
     """Returns the model's own function, without what selects a row of its output."""
     return getattr(apply, "apply", apply)
 

@@ -1,4 +1,5 @@
-"""How far rounding puts a model's output off: the model is run again, in float64 and with its numbers moved.
+"""What the arithmetic of a model resolves on an input: its unflipped forward pass, warnings about rounding, and how far
+rounding puts the output off, for which the model is run again, in float64 and with its numbers moved.
 
 Engines that subtract two outputs lose what is smaller than the rounding of either. That depends on the model: a cold
 softmax turns a rounding of its scores into another choice of keys, and a mean of many values is better than each. So
@@ -15,11 +16,12 @@ it is measured.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -27,6 +29,7 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun, jaxprs_in_params
 from jaxtyping import Array, Float, Int
 
+from jaxsens.core.base.errors import InputError, PrecisionWarning
 from jaxsens.core.base.nudged import DRAWS as NUDGES
 from jaxsens.core.base.nudged import nudged, salts
 from jaxsens.core.base.programs import (
@@ -40,16 +43,27 @@ from jaxsens.core.base.programs import (
     program_key,
     room_for,
 )
+from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.engine import LARGEST_PASS, Engine, FlipBlock
-from jaxsens.core.engines.vmap import HALF_UNIT, VmapEngine, output_vector, program_size
+from jaxsens.core.engines.vmap import HALF_UNIT, VmapEngine, innermost, output_vector, program_size
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.measures import L2
-from jaxsens.core.models.adapters import Model, in_float64
+from jaxsens.core.models.adapters import LayeredApply, Model, TorchApply, TransformerApply, in_float64
 from jaxsens.core.models.transformer.layers import apply_operations
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.program import of_first
+from jaxsens.core.placement.program import Ready, computed, inputs_at_once, of_first, prepared_on
 from jaxsens.core.placement.run import ErrorBounds
+
+if TYPE_CHECKING:
+    from jaxsens.core.results.result import FlipSensitivity
+
+UNRESOLVED = 1.0
+"""A `PrecisionWarning` is issued if the largest score times eps exceeds this.
+
+A score s is rounded by about eps |s|. At 1, rounding alone changes the ratio of two softmax weights by a factor of e,
+so it decides between keys with close scores. The weights are still right if one key is far ahead of the others, so
+there is no warning below 1. The limit is reached at a score of 8.4e6 in float32 and 4.5e15 in float64."""
 
 FACTOR = 4.0
 """A change is taken to be off by this many times the rounding seen in the output: it has the rounding of two outputs,
@@ -82,6 +96,105 @@ SHARE_NUDGED = 1 / 256
 """Beyond that, the share of the flips whose roundings are moved, but of two at least: a tenth of the time of all."""
 
 
+class ForwardPass(NamedTuple):
+    """The unflipped run of a model: the output on the first input, the largest |log-normaliser| of each layer of a
+    jaxsens transformer on any input, and the first inputs as the engine prepared them."""
+
+    output: Float[np.ndarray, " outputs"]
+    largest: Float[np.ndarray, " layers"]
+    first: Ready
+
+
+def forward_pass(
+    model: Model,
+    tokens: Int[np.ndarray, "batch n"],
+    engine: Engine,
+    parameters: Any,
+    placement: Placement,
+) -> ForwardPass:
+    """Prepares the first inputs as the engine does, and of a jaxsens transformer every one; keeps the first ones.
+
+    So this compiles nothing that a measurement does not need. Call it within `numerics(model.dtype)`.
+
+    Raises:
+        InputError: if the output on one of the inputs is not finite.
+    """
+    first: Any = None  # there is at least one input
+    largest = np.zeros(0 if model.config is None else model.config.layers)
+    with computed(engine, placement) as there:
+        size = inputs_at_once(engine, parameters, tokens.shape, there)
+        for start in range(0, size if model.config is None else len(tokens), size):
+            ready = prepared_on(there.local, engine, parameters, tokens[start : start + size])
+            bad = np.flatnonzero(~np.all(np.isfinite(ready.output), axis=1))
+            if len(bad):
+                where = f"its output on input {start + bad[0]} is not finite in {model.dtype}"
+                remedy = "look for NaN in its parameters, or use float64 or smaller weights"
+                raise InputError.note("model", f"{where}; {remedy}")
+            # An engine of a package may not see the scores.
+            sizes = ready.sizes.max(axis=0) if ready.sizes.size else 0
+            first, largest = first or ready, np.maximum(largest, sizes) if len(largest) else largest
+    return ForwardPass(first.output[0], largest, first)
+
+
+def unreliable(model: Model, n: int, passed: ForwardPass, widens: bool) -> str | None:
+    """Returns why a result for inputs of length n may be an effect of rounding; None if no reason is known.
+
+    Either the model is exact only up to a smaller length, or its dtype cannot resolve its attention scores. With
+    `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve. Only scores of keys with
+    weight matter, so the check uses the log-normaliser of each row, which is within log n of the largest score; in the
+    last layer only the readout row's. Hard weightings, sparsemax and entmax are skipped, as is a constructed model up
+    to its `exact_length`.
+    """
+    config, limit = model.config, model.exact_length
+    if limit is not None and n > limit:
+        wider = (
+            'with dtype="float64", which is exact for longer inputs, or ' if model.dtype == "float32" else ""
+        )
+        return (
+            f"n = {n}: in {model.dtype} this model is exact only up to n = {limit}. Rounding affects which key its "
+            f"attention chooses, so the result may be an effect of rounding; build the model {wider}under another "
+            "condition"
+        )
+    if config is None or limit is not None:
+        return None
+    largest, dtype = passed.largest, "float64" if widens else model.dtype
+    error = largest * np.finfo(dtype).eps
+    if not np.any(error > UNRESOLVED):
+        return None
+    layer = int(np.argmax(error))
+    remedy = "smaller query and key weights, or a higher temperature"
+    if dtype == "float32":
+        remedy = f'dtype="float64", or {remedy}'
+        if difference.refusal(config) is None:
+            remedy = f'engine="difference", which measures in float64 what float32 cannot, {remedy}'
+    return (
+        f"n = {n}: attention scores of layer {layer} reach {largest[layer]:.2g}, where {dtype} has an error of "
+        f"{error[layer]:.2g}. A difference of 1 is a factor of e between attention weights, so the result "
+        f"may be an effect of rounding; use {remedy}"
+    )
+
+
+def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
+    """Issues one `PrecisionWarning` that counts the flips whose change is below the rounding of its arithmetic.
+
+    There is none if all of these are exactly 0: no path may lead from such a flip to the output, and of a model of
+    which all changes are 0 an `UnchangedWarning` says so.
+    """
+    blurred = ~result.resolved
+    count, zeros = int(blurred.sum()), int((blurred & (result.norms == 0)).sum())
+    if not count or count == zeros:
+        return
+    largest = np.max(result.resolution[blurred])
+    exact = f", {zeros} of them as exactly 0" if zeros else ""
+    warnings.warn(
+        f"n = {result.n}: {count} of {len(result)} flips change the output by less than its arithmetic resolves"
+        f"{exact}. Their change is at most its value plus `result.resolution`, up to {largest:.2g}. "
+        "`result.resolved` says which; statistics that they matter to say at most, and fits leave them out",
+        PrecisionWarning,
+        stacklevel=stacklevel,
+    )
+
+
 def rounding_of(
     engine: Engine,
     model: Model,
@@ -90,13 +203,66 @@ def rounding_of(
     parameters: Any,
     placement: Placement,
 ) -> tuple[Engine, ErrorBounds | None]:
-    """Returns the engine, and what bounds the rounding of outputs that it subtracts; None if it does so itself."""
-    if not isinstance(engine, VmapEngine) or not engine.foreign:
-        return engine, output_rounding(model, tokens, len(flips))
-    size = program_size(model.apply, model.parameters, tokens.shape[1])
-    if size.equations > MOST_EQUATIONS:
-        return engine, output_rounding(model, tokens, len(flips))
-    nudging, affordable = replace(engine, nudges=True), CHEAP / (NUDGES * max(size.operations, 1.0))
+    """Returns the engine, and a bound of the rounding of each entry of an output that it subtracts; None if it bounds
+    that itself.
+
+    For a PyTorch model, one whose parameters are split, and one that takes long, a few roundings of the output are
+    assumed. So they are of an output that every pass gives as the same number, unless the model promises it to be
+    exact: 1 + 1e-50 is 1 in each. An engine that bounds its own rounding needs no pass.
+    """
+    (batch, n), known = tokens.shape, TransformerApply | LayeredApply | TorchApply
+    if isinstance(engine, VmapEngine) and not isinstance(innermost(engine.apply), known):  # a user's function
+        size = program_size(model.apply, model.parameters, n)
+        if size.equations <= MOST_EQUATIONS:
+            return _of_function(engine, size.operations, tokens, flips, parameters, placement)
+    exact = model.outputs is not None and set(model.outputs) <= set(model.exact_outputs)
+    exact = exact and (model.exact_length is None or n <= model.exact_length)
+    large = sum(np.size(leaf) for leaf in jax.tree.leaves(model.parameters)) > MOST_MOVED
+    passes_in = cache(partial(_passes, model, n))
+
+    def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
+        outputs = np.asarray(outputs, np.float64)
+        sizes, off = np.abs(outputs), np.zeros(outputs.shape)
+        assumed, passes = HALF_UNIT * np.finfo(dtype).eps * sizes, passes_in(dtype)
+        if passes is None:
+            return assumed
+        program, of_passes, in_own_dtype = passes
+        most = max(MOVED_INPUTS, int(SHARE_PASSED * len(flips) / batch * len(inputs)))
+        some = _spread(len(inputs), most)
+        few = _spread(len(some), 0 if large and dtype == "float32" and not in_own_dtype else MOVED_INPUTS)
+        passed = [one for one in (np.arange(len(some)), few) if len(one)]
+        words, counts = tokens[inputs[some]], np.array([*map(len, passed)], np.int32)
+        rows = np.stack([np.resize(one, room_for(len(some))) for one in passed])
+        step = np.asarray(np.finfo(dtype).eps, of_passes)
+        with numerics(of_passes), on_host() if of_passes == "float64" else nullcontext():
+            found = np.asarray(program(words[rows].astype(np.int32), step, counts), np.float64)
+        true, moved = found[0, : len(some)], found[1:, : len(few)]
+        off[some] = np.abs(outputs[some] - true)
+        if exact and not np.any(off):
+            return off
+        off[some[few]] = np.maximum(off[some[few]], np.max(np.abs(moved - true[few]), axis=0, initial=0))
+        size = np.max(sizes, axis=1, initial=0)
+        size[size == 0] = 1.0
+        seen = np.max(off, axis=1, initial=0)
+        if len(inputs) > MOVED_INPUTS:
+            seen = np.maximum(seen, size * np.max(seen / size))
+        # A few entries may be right by luck; all of them are off by as much as the others, relative to their sizes.
+        least = seen[:, None] * np.maximum(sizes / size[:, None], 2**-10)
+        return FACTOR * np.where(seen[:, None] > 0, np.maximum(off, least), assumed)
+
+    return engine, bound
+
+
+def _of_function(
+    engine: VmapEngine,
+    operations: float,
+    tokens: Int[np.ndarray, "inputs n"],
+    flips: FlipTable,
+    parameters: Any,
+    placement: Placement,
+) -> tuple[Engine, ErrorBounds | None]:
+    """`rounding_of` for a user's function that takes so many operations."""
+    nudging, affordable = replace(engine, nudges=True), CHEAP / (NUDGES * max(operations, 1.0))
     if len(flips) <= affordable:
         return nudging, None
     sampled, together = replace(nudging, measure=L2()), power_within(affordable)
@@ -133,53 +299,14 @@ def _moved_flips(
     return of_first(one, (words, positions, symbols), count)
 
 
-def output_rounding(model: Model, tokens: Int[np.ndarray, "inputs n"], flips: int = 0) -> ErrorBounds:
-    """Returns a bound of the rounding of each entry of the output's change, for models of layers and `flips` flips.
-
-    For a PyTorch model, one whose parameters are split, and one that takes long, a few roundings of the output are
-    assumed. So they are of an output that every pass gives as the same number, unless the model promises it to be
-    exact: 1 + 1e-50 is 1 in each. An engine that bounds its own rounding needs no pass.
-    """
-    n, each = tokens.shape[1], flips / len(tokens)
-    exact = model.outputs is not None and set(model.outputs) <= set(model.exact_outputs)
-    exact = exact and (model.exact_length is None or n <= model.exact_length)
-    large = sum(np.size(leaf) for leaf in jax.tree.leaves(model.parameters)) > MOST_MOVED
-    passes_in = cache(partial(_passes, model, n))
-
-    def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
-        outputs = np.asarray(outputs, np.float64)
-        sizes, off = np.abs(outputs), np.zeros(outputs.shape)
-        assumed, passes = HALF_UNIT * np.finfo(dtype).eps * sizes, passes_in(dtype)
-        if passes is None:
-            return assumed
-        program, of_passes, in_own_dtype = passes
-        some = _spread(len(inputs), max(MOVED_INPUTS, int(SHARE_PASSED * each * len(inputs))))
-        few = _spread(len(some), 0 if large and dtype == "float32" and not in_own_dtype else MOVED_INPUTS)
-        words, step = tokens[inputs[some]], float(np.finfo(dtype).eps)
-        true, moved = _run(program, step, of_passes, words, few)
-        off[some] = np.abs(outputs[some] - true)
-        if exact and not np.any(off):
-            return off
-        off[some[few]] = np.maximum(off[some[few]], np.max(np.abs(moved - true[few]), axis=0, initial=0))
-        size = np.max(sizes, axis=1, initial=0)
-        size[size == 0] = 1.0
-        seen = np.max(off, axis=1, initial=0)
-        if len(inputs) > MOVED_INPUTS:
-            seen = np.maximum(seen, size * np.max(seen / size))
-        # A few entries may be right by luck; all of them are off by as much as the others, relative to their sizes.
-        least = seen[:, None] * np.maximum(sizes / size[:, None], 2**-10)
-        return FACTOR * np.where(seen[:, None] > 0, np.maximum(off, least), assumed)
-
-    return bound
-
-
 def _spread(count: int, most: int) -> Int[np.ndarray, " chosen"]:
     """Returns at most so many of the first `count` numbers, evenly spread."""
     return np.arange(count) if count <= most else np.linspace(0, count - 1, most).round().astype(int)
 
 
 def _passes(model: Model, n: int, dtype: str) -> tuple[Callable[..., Array], str, bool] | None:
-    """Returns the program of `_run`, with numbers moved by roundings of a dtype; its dtype; whether it is the model's.
+    """Returns a program of (words, rounding, numbers of words), with numbers moved by roundings of a dtype; its dtype;
+    whether it is the model's. The words are (2, room, n): those of draw 0, which moves nothing, and of the others.
 
     None where there is no pass (of PyTorch, and of parameters that are split), or it takes long. A jaxsens transformer
     is run in its float64 form, whose positions and temperatures are formulas.
@@ -206,24 +333,6 @@ def _passes(model: Model, n: int, dtype: str) -> tuple[Callable[..., Array], str
     if size.equations > MOST_NUDGED_EQUATIONS:
         return None
     return partial(_outputs_nudged, model.apply, model.parameters), model.dtype, True
-
-
-def _run(
-    program: Callable[..., Array],
-    step: float,
-    dtype: str,
-    words: Int[np.ndarray, "passes n"],
-    few: Int[np.ndarray, " moved"],
-) -> tuple[Float[np.ndarray, "passes outputs"], Float[np.ndarray, "draws moved outputs"]]:
-    """Returns the outputs of a program on words, and on a few of them with its numbers moved in `DRAWS` ways.
-
-    It takes the words without and, if there are any, with draws, the rounding, and the number of words."""
-    rows = [np.resize(some, room_for(len(words))) for some in (np.arange(len(words)), few) if len(some)]
-    filled = words[np.stack(rows)].astype(np.int32)
-    with numerics(dtype), on_host() if dtype == "float64" else nullcontext():
-        counts = np.array([len(words), len(few)][: len(rows)], np.int32)
-        outputs = np.asarray(program(filled, np.asarray(step, dtype), counts), np.float64)
-    return outputs[0, : len(words)], outputs[1:, : len(few)]
 
 
 def _of_draws(one: Callable[[Array | None], Callable[[Array], Array]], words: Array, counts: Array) -> Array:
@@ -267,7 +376,7 @@ def _outputs_nudged(apply: Any, parameters: Any, words: Array, step: Array, coun
 def _pass_of(
     apply: Callable[[Any, Any], Any], structure: Any, shapes: tuple[Any, ...], n: int
 ) -> tuple[Sequence[Any], Callable[..., Array]] | None:
-    """Returns the constants of a model's pass in float64, and the passes, of constants, parameters and what `_run`
+    """Returns the constants of a model's pass in float64, and the passes, of constants, parameters and what `bound`
     gives; None if not all of it is in float64."""
 
     def output(leaves: Any, tokens: Array) -> Array:

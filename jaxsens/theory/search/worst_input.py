@@ -21,7 +21,7 @@ from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.results.measured import fingerprint
-from jaxsens.core.results.precision import forward_pass, unreliable
+from jaxsens.core.results.rounding import forward_pass, unreliable
 from jaxsens.theory.search import local_search
 from jaxsens.theory.search.local_search import Measurements, SearchProgress, climb
 from jaxsens.theory.search.options import Search

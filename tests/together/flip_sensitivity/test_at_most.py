@@ -20,8 +20,8 @@ from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.results.pictures.picture import page
 from jaxsens.core.results.pictures.plot import draw_profile
-from jaxsens.core.results.precision import ForwardPass, forward_pass, unreliable
 from jaxsens.core.results.result import FlipSensitivity, load_result
+from jaxsens.core.results.rounding import ForwardPass, forward_pass, unreliable
 from jaxsens.first_order import run
 from tests.core.flip_sensitivity.made import made as result_of
 from tests.refusals import refused
