@@ -25,13 +25,13 @@ from jaxsens.core.engines.vmap import compiled_output
 from jaxsens.core.flips.flip_table import FlipTable
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
-from jaxsens.core.models.adapters import as_inputs, as_model, as_texts, encoded, pieces_of
+from jaxsens.core.models.adapters import as_inputs, as_model, as_texts, encoded, name_of, pieces_of
 from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.run import PROGRESS, Finished, Measuring, Progress, progress_of
 from jaxsens.core.results import rounding
 from jaxsens.core.results.interrupted import MeasurementInterrupted, check_texts, each_text
-from jaxsens.core.results.measured import MeasuredFlips, Provenance, RequestRecord, name_of, requested
+from jaxsens.core.results.measured import MeasuredFlips, Provenance, RequestRecord, requested
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.results.resuming import Remaining
 

@@ -82,6 +82,16 @@ def pieces_of(
     return tuple(tuple(pieces(row)) for row in rows)
 
 
+def name_of(model: Any) -> str | None:
+    """Returns the name that a model has; that of a function, or of the model's class; None for a lambda."""
+    if isinstance(model, tuple) and model:
+        return name_of(model[0])
+    own = getattr(model, "name", None) or getattr(model, "__name__", None)
+    if isinstance(own, str):
+        return None if own == "<lambda>" else own
+    return type(model).__name__
+
+
 RANDOM_OUTPUT = (
     "model: two calls on the same input differ; switch off randomness (model.eval(), deterministic=True, "
     "eqx.nn.inference_mode(model))"

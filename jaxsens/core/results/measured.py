@@ -95,16 +95,6 @@ def _program(apply: Any, structure: Any, shapes: tuple[Any, ...], n: int, wide: 
     return hashlib.sha256(lowered.as_text().encode()).hexdigest()
 
 
-def name_of(model: Any) -> str | None:
-    """Returns the name that a model has; that of a function, or of the model's class; None for a lambda."""
-    if isinstance(model, tuple) and model:
-        return name_of(model[0])
-    own = getattr(model, "name", None) or getattr(model, "__name__", None)
-    if isinstance(own, str):
-        return None if own == "<lambda>" else own
-    return type(model).__name__
-
-
 def _from_file(base: Any) -> PlainValidator:
     """Returns the validator of a field that files hold as an option's `table`."""
 
