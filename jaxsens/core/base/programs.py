@@ -20,8 +20,8 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import partial, wraps
 from importlib.metadata import version
-from types import MethodType
-from typing import Any, Generic, NamedTuple, TypeVar, TypeVarTuple
+from types import MethodType, NoneType
+from typing import Any, NamedTuple, TypeVar, TypeVarTuple
 
 import jax
 import jax.numpy as jnp
@@ -302,7 +302,14 @@ def cached(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Resul
     Nothing is kept of NumPy's arrays, which may change. Its results must not hold the functions and JAX's arrays among
     its arguments: these would never go.
     """
-    results: _Results[Result] = _Results()
+    entries: dict[Hashable, _Entry] = {}
+    lock = threading.RLock()
+
+    # An object may die, and so an entry go, between any two operations: each of them allows for that.
+    def forget(key: Hashable, dead: Any, ending: Callable[[], bool] = sys.is_finalizing) -> None:
+        del dead
+        if not ending():  # as the interpreter ends, the classes of the keys are gone and none can be compared
+            entries.pop(key, None)
 
     @wraps(make)
     def call(*args: *Arguments) -> Result:
@@ -310,9 +317,32 @@ def cached(make: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Resul
             return make(*args)
         mortal: list[Any] = []
         key = tuple(_weakly(one, mortal) for one in args)
-        return results.get(key, mortal, partial(make, *args))
+        with lock:
+            entry = entries.pop(key, None) or _Entry()
+            entries[key] = entry  # the last is the one used last
+            for oldest in [*entries][:-LARGEST]:
+                entries.pop(oldest, None)
+        with entry.lock:  # of several threads that need one result, one makes it
+            if entry.mortal is None:
+                try:
+                    entry.result = make(*args)
+                except BaseException:
+                    forget(key, None)
+                    raise
+                entry.mortal = [weakref.ref(one, partial(forget, key)) for one in mortal]
+        return entry.result
 
     return call
+
+
+@dataclass
+class _Entry:
+    """A result, once it is made, and references to the mortal objects of its key. With the first of them that dies, the
+    result goes."""
+
+    lock: Any = field(default_factory=threading.RLock)
+    mortal: list[Any] | None = None
+    result: Any = None
 
 
 def compiled(
@@ -325,15 +355,15 @@ def compiled(
     """
 
     def decorate(function: Callable[[*Arguments], Result]) -> Callable[[*Arguments], Result]:
-        programs: _Results[_Program[Result]] = _Results()
+        program_of = cached(lambda *key: _Program(function, options))
 
         @wraps(function)
         def run(*args: *Arguments) -> Result:
-            mortal: list[Any] = []
-            key = tuple(_weakly(one, mortal) for one in args[:static])
             leaves, structure = jax.tree.flatten(args[static:])
-            shapes = tuple((np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves)
-            program = programs.get((key, structure, shapes), mortal, partial(_Program, function, options))
+            shapes = Shapes(
+                (getattr(leaf, "shape", ()), getattr(leaf, "dtype", type(leaf))) for leaf in leaves
+            )
+            program = program_of(*args[:static], structure, shapes)
             before, program.at_hand.static = getattr(program.at_hand, "static", None), args[:static]
             try:
                 if any(isinstance(leaf, Tracer) for leaf in leaves):
@@ -350,60 +380,17 @@ def compiled(
     return decorate
 
 
-class _Program(Generic[Result]):
+class _Program:
     """A program of arrays, which knows the static arguments only while it is called."""
 
-    def __init__(self, function: Callable[..., Result], options: Any) -> None:
+    def __init__(self, function: Callable[..., Any], options: Any) -> None:
         self.at_hand, self.ran = threading.local(), False
 
-        def traced(*arrays: Any) -> Result:
+        def traced(*arrays: Any) -> Any:
             return function(*self.at_hand.static, *arrays)
 
         traced.__name__ = function.__name__  # what profiles call it
         self.compiled, self.inner = jax.jit(traced, compiler_options=options), jax.jit(traced)
-
-
-@dataclass
-class _Entry:
-    """A result, once it is made, and references to the mortal objects of its key."""
-
-    lock: Any = field(default_factory=threading.RLock)
-    mortal: list[Any] | None = None
-    result: Any = None
-
-
-class _Results(Generic[Result]):
-    """Results by key. A key holds references to mortal objects; with the first of them that dies, the result goes.
-
-    An object may die, and so an entry go, between any two operations: each of them allows for that. Of several threads
-    that need one result, one makes it.
-    """
-
-    def __init__(self) -> None:
-        self._entries: dict[Hashable, _Entry] = {}
-        self._lock = threading.RLock()
-
-    def get(self, key: Hashable, mortal: list[Any], make: Callable[[], Result]) -> Result:
-        """Returns the result for a key, making it if it is not known."""
-        with self._lock:
-            entry = self._entries.pop(key, None) or _Entry()
-            self._entries[key] = entry  # the last is the one used last
-            for oldest in [*self._entries][:-LARGEST]:
-                self._entries.pop(oldest, None)
-        with entry.lock:
-            if entry.mortal is None:
-                try:
-                    entry.result = make()
-                except BaseException:
-                    self._forget(key, None)
-                    raise
-                entry.mortal = [weakref.ref(one, partial(self._forget, key)) for one in mortal]
-        return entry.result
-
-    def _forget(self, key: Hashable, dead: Any, ending: Callable[[], bool] = sys.is_finalizing) -> None:
-        del dead
-        if not ending():  # as the interpreter ends, the classes of the keys are gone and none can be compared
-            self._entries.pop(key, None)
 
 
 class Shapes(tuple[Any, ...]):
@@ -416,7 +403,7 @@ def program_key(parameters: Any, n: int) -> tuple[Any, Shapes, int, bool]:
     """Returns what a program of a model depends on besides its function; last, whether 64-bit types are on."""
     leaves, structure = jax.tree.flatten(parameters)
     dtypes = (leaf.dtype if _is_narrow(leaf) else jnp.result_type(leaf) for leaf in leaves)
-    shapes = Shapes((np.shape(leaf), dtype) for leaf, dtype in zip(leaves, dtypes, strict=True))
+    shapes = Shapes((getattr(leaf, "shape", ()), dtype) for leaf, dtype in zip(leaves, dtypes, strict=True))
     return structure, shapes, n, jnp.result_type(float) == jnp.float64
 
 
@@ -452,6 +439,8 @@ def _weakly(argument: Any, mortal: list[Any]) -> Hashable:
     which do not change. Objects of jaxsens, which may hold functions, are taken apart once: they keep their keys.
     """
     kind = type(argument)
+    if kind in (int, str, bool, NoneType):
+        return argument
     if isinstance(argument, jax.Array):
         mortal.append(argument)
         return kind, id(argument)  # two references would be compared by the numbers
