@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,42 +13,47 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "sweep-configs.md"
 HEAD = """# Keys of sweep configs
 
-`jaxsens sweep CONFIG` reads these keys and tables. `jaxsens schema` prints the JSON schema of which this page is made:
-editors complete and check configs by it. `jaxsens sweep --example` prints a commented config, and
-[the guide to configs](../configs.md) builds one step by step. Examples are from the shipped configs.
+`jaxsens sweep CONFIG` reads these keys and tables; [the guide](../configs.md) builds a config step by step, and
+`jaxsens sweep --example` prints one with comments. This page is made of the JSON schema that `jaxsens schema` prints:
+editors complete and check configs by it.
 """
 TYPES = {
     "array": "list",
     "object": "table",
     "string": "text",
-    "integer": "whole number",
     "boolean": "true or false",
 }
 
 
 def page() -> str:
-    """Returns the page: a section for each table, with a row for each key."""
-    configs = [tomllib.loads(path.read_text("utf-8")) for path in sorted(ROOT.glob("configs/**/*.toml"))]
-    sweeps = [one for one in configs if {"variant", "variants"} & one.keys()]
+    """Returns the page: a section for each table, with a row for each key that no table above explains so."""
     parts = [HEAD]
+    explained: dict[str, str] = {}  # by path and row, the first kind of the table
     for path, table in tables("", config_schema()):
         kind = table["properties"].get("kind", {}).get("const")
-        title = (
-            f"`{path}`" + f', `kind = "{kind}"`' * (kind is not None)
-            if path
-            else "Keys before the first table"
-        )
-        lines = ["| key | type | default | example | meaning |", "| --- | --- | --- | --- | --- |"]
-        for key, value in [
-            (key, value) for key, value in table["properties"].items() if value != {"const": kind}
-        ]:
-            default = f"`{json.dumps(value['default'])}`" if "default" in value else ""
-            found = next(examples(sweeps, [*filter(None, path.split(".")), key], value.get("default")), "")
-            required = "required" if key in table.get("required", ()) else default
-            cells = (f"`{key}`", words(value), required, found, value["description"].replace("|", "\\|"))
-            lines.append(f"| {' | '.join(cells)} |")
-        parts.append("\n".join([f"## {title}\n", *[f"{table['description']}\n"] * bool(path), *lines, ""]))
+        rows, above = [], []
+        for key, value in table["properties"].items():
+            if value == {"const": kind}:
+                continue
+            row = row_of(key, value, key in table.get("required", ()))
+            if kind is not None and explained.setdefault(path + row, kind) != kind:
+                above.append(f"`{key}`")
+            else:
+                rows.append(row)
+        title = f"`{path}`" + f', `kind = "{kind}"`' * (kind is not None)
+        lines = [f"## {title if path else 'Keys before the first table'}\n"]
+        lines += [f"{table['description']}\n"] if path else []
+        lines += ["| key | type | default | meaning |", "|---|---|---|---|", *rows, ""] if rows else []
+        lines += [f"Also, as above: {', '.join(above)}.\n"] if above else []
+        parts.append("\n".join(lines))
     return "\n".join(parts)
+
+
+def row_of(key: str, value: dict[str, Any], required: bool) -> str:
+    """Returns the row of a key."""
+    default = f"`{json.dumps(value['default'])}`" if "default" in value else ""
+    meaning = value["description"].replace("|", "\\|")
+    return f"| `{key}` | {words(value)} | {'required' if required else default} | {meaning} |"
 
 
 def tables(path: str, table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -69,17 +73,7 @@ def words(value: dict[str, Any]) -> str:
     if "const" in value or "enum" in value:
         return ", ".join(f"`{json.dumps(one)}`" for one in value.get("enum", [value.get("const")]))
     kind = str(value.get("type", "any"))
-    return TYPES.get(kind, kind) + (f" of: {words(value['items'])}" if value.get("items") else "")
-
-
-def examples(configs: list[dict[str, Any]], keys: list[str], default: Any) -> Iterator[str]:
-    """Yields the values of configs at a path of keys that are short, and no default."""
-    inside: list[Any] = [*configs]
-    for key in keys:
-        inside = [one[key] for one in inside if isinstance(one, dict) and key in one]
-        inside = [one for part in inside for one in (part if key == "variant" else [part])]
-    texts = [json.dumps(one) for one in inside if one != default]
-    yield from (f"`{text}`" for text in texts if len(text) <= 40 and "{" not in text)
+    return TYPES.get(kind, kind) + (f" of {words(value['items'])}" if value.get("items") else "")
 
 
 if __name__ == "__main__":
