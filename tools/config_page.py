@@ -73,7 +73,7 @@ def words(value: dict[str, Any]) -> str:
     if "const" in value or "enum" in value:
         return ", ".join(f"`{json.dumps(one)}`" for one in value.get("enum", [value.get("const")]))
     kind = str(value.get("type", "any"))
-    return TYPES.get(kind, kind) + (f" of {words(value['items'])}" if value.get("items") else "")
+    return TYPES.get(kind, kind) + (f" of: {words(value['items'])}" if value.get("items") else "")
 
 
 if __name__ == "__main__":
