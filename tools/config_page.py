@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ PAGE = ROOT / "docs" / "reference" / "sweep-configs.md"
 HEAD = """# Keys of sweep configs
 
 `jaxsens sweep CONFIG` reads these keys and tables; [the guide](../configs.md) builds a config step by step, and
-`jaxsens sweep --example` prints one with comments. This page is made of the JSON schema that `jaxsens schema` prints:
+`jaxsens sweep --example` prints one with comments. [What is flipped and measured](measuring.md) and
+{class}`~jaxsens.TransformerConfig` explain their keys in full, as does the JSON schema that `jaxsens schema` prints:
 editors complete and check configs by it.
 """
 TYPES = {
@@ -41,8 +43,7 @@ def page() -> str:
             else:
                 rows.append(row)
         title = f"`{path}`" + f', `kind = "{kind}"`' * (kind is not None)
-        lines = [f"## {title if path else 'Keys before the first table'}\n"]
-        lines += [f"{table['description']}\n"] if path else []
+        lines = [f"## {title}\n\n{table['description']}\n" if path else "## Keys before the first table\n"]
         lines += ["| key | type | default | meaning |", "|---|---|---|---|", *rows, ""] if rows else []
         lines += [f"Also, as above: {', '.join(above)}.\n"] if above else []
         parts.append("\n".join(lines))
@@ -51,9 +52,14 @@ def page() -> str:
 
 def row_of(key: str, value: dict[str, Any], required: bool) -> str:
     """Returns the row of a key."""
-    default = f"`{json.dumps(value['default'])}`" if "default" in value else ""
-    meaning = value["description"].replace("|", "\\|")
-    return f"| `{key}` | {words(value)} | {'required' if required else default} | {meaning} |"
+    default = "required" if required else f"`{json.dumps(value['default'])}`" if "default" in value else ""
+    meaning = beginning(value["description"].replace("|", "\\|"))
+    return f"| `{key}` | {words(value)} | {default} | {meaning} |"
+
+
+def beginning(text: str) -> str:
+    """Returns the first sentence, or the first two of which the first is short."""
+    return re.split(r"(?<=.{30}[a-z0-9)`\"]\.) (?=[A-Z])", text)[0]
 
 
 def tables(path: str, table: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
