@@ -118,6 +118,8 @@ def phase_diagram(directory: str | os.PathLike[str], *, statistic: str = "max") 
     Raises:
         InputError: for a folder that holds no sweep, a statistic that it has not, and a sweep without such variants of
             transformers or published models, or with fewer than three lengths.
+
+    >>> phase_diagram("results/phase2026").slopes  # doctest: +SKIP
     """
     data = load_sweep(directory)
     sweep = parse_sweep_config(data.plan.config, folder=Path(directory))

@@ -230,6 +230,11 @@ def influence_matrix(
         KeyboardInterrupt: on Ctrl-C; what was measured is lost. All processes of the mesh stop.
         InputError: naming every unusable argument; for a model that returns no row for each position, and for outputs
             that are not finite.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=1), seed=0)
+    >>> influence_matrix(model, [0, 1, 1, 0]).matrix().shape
+    (4, 4)
     """
     tokens, model = encoded(model, tokens), as_model(model)
     return _measured("influence_matrix", model, tokens, flips, measure, placement)
@@ -251,6 +256,11 @@ def layer_changes(
 
     Returns:
         A `RowChanges`: level 0 is the embedding, level L the last layer, before the head.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=1), seed=0)
+    >>> layer_changes(model, [0, 1, 1, 0]).matrix().shape
+    (4, 4)
     """
     subject = as_model(model)
     config = subject.config

@@ -288,6 +288,11 @@ def attention_statistics(
     Raises:
         InputError: naming each unusable argument; for a model whose attention is not visible, and for weights that are
             not finite.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=1), seed=0)
+    >>> attention_statistics(model, [0, 1, 1, 0]).largest.shape
+    (1, 4, 4)
     """
     tokens, model = encoded(model, tokens), as_model(model)
     attending = visible_attention(model, "attention_statistics")

@@ -52,6 +52,9 @@ def gap_counts(
 
     Raises:
         InputError: for scores or gaps that are not numbers.
+
+    >>> gap_counts([0.0, 1.0, 3.0], [0, 2, 4]).tolist()
+    [1, 2, 3]
     """
     with collecting("gap_counts") as problems:
         s, seen = _checked(scores, visible, problems)
@@ -79,6 +82,9 @@ def critical_inverse_temperature(
 
     Raises:
         InputError: for scores that are NaN or inf, or an unusable `visible`.
+
+    >>> round(float(critical_inverse_temperature([0.0, 0.0, 1.0])), 3)
+    0.693
     """
     with collecting("critical_inverse_temperature") as problems:
         s, seen = _checked(scores, visible, problems)
@@ -270,6 +276,11 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
     Raises:
         InputError: naming each unusable argument; for a model whose attention is not visible, for a weighting that has
             no temperature at which it concentrates, such as hard attention, and for scores that are not finite.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=1), seed=0)
+    >>> critical_temperatures(model, [0, 1, 1, 0]).beta.shape
+    (1, 4, 4)
     """
     tokens, model = encoded(model, tokens), as_model(model)
     attending = visible_attention(model, NAME)
