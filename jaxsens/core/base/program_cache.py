@@ -109,6 +109,8 @@ def programs_kept(folder: str | os.PathLike[str] | None = None) -> KeptPrograms:
 
     Warns:
         UserWarning: if the default folder can be written to by others.
+
+    >>> kept = programs_kept("compiled")  # doctest: +SKIP
     """
     return cache_in(folder, "programs_kept", "folder", "another folder")
 
