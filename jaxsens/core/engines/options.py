@@ -92,6 +92,9 @@ class Auto(AskedEngine):
     Args:
         calls: how many calls like this one share the compiled programs. By default 1 for the first such call of a
             process, and many for later ones; a sweep counts its seeds.
+
+    >>> Auto(calls=1000).calls
+    1000
     """
 
     calls: OptionalPositive = None
@@ -107,15 +110,32 @@ class Auto(AskedEngine):
 
 @kind_of(AskedEngine, "vmap")
 class Vmap(AskedEngine):
-    """The specification: one forward pass per flip, for every model and every kind of flip."""
+    """The specification: one forward pass per flip, for every model and every kind of flip.
+
+    >>> import jaxsens
+    >>> jaxsens.flip_sensitivity(lambda tokens: tokens.sum() / 4.0, [0, 1, 1], 2, engine=Vmap()).max
+    0.25
+    """
 
 
 @kind_of(AskedEngine, "incremental")
 class Incremental(AskedEngine):
     """What a flip changes of a forward pass, for softmax or sigmoid attention that is visible: jaxsens transformers,
-    and pairs of a `jaxsens.Layered` and its parameters."""
+    and pairs of a `jaxsens.Layered` and its parameters.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=1), seed=0)
+    >>> jaxsens.explain(model, 64, engine=Incremental()).engine.name
+    'incremental'
+    """
 
 
 @kind_of(AskedEngine, "difference")
 class Difference(AskedEngine):
-    """Carries the change through a jaxsens transformer exactly, without subtracting outputs."""
+    """Carries the change through a jaxsens transformer exactly, without subtracting outputs.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=1), seed=0)
+    >>> jaxsens.explain(model, 64, engine=Difference()).engine.name
+    'difference'
+    """
