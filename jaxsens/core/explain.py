@@ -85,6 +85,11 @@ def explain(
     Raises:
         InputError: for unusable arguments, outputs that the model lacks, an engine that does not support the model, or
             a model that `flip_sensitivity` rejects.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, layers=2), seed=0)
+    >>> explain(model, 1024).engine.name
+    'incremental'
     """
     run = planned_run(model, n, Request(flips, measure, engine, readout))
     others = AskedEngine.kinds.brought if run.kind.plain else ()
