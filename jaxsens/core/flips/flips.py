@@ -206,6 +206,9 @@ class Substitute(Flips):
 
     Raises:
         InputError: naming each unusable field.
+
+    >>> Substitute([17, 2], positions=[":16"], sample=64).symbols
+    (2, 17)
     """
 
     symbols: Symbols = None
@@ -283,6 +286,9 @@ class Neighbours(Flips):
     Args:
         k: how many.
         positions, sample, seed, groups: as for every kind (`Flips`).
+
+    >>> Neighbours(4, positions=["readout"]).k
+    4
     """
 
     k: Positive = 8
@@ -322,6 +328,9 @@ class Mask(Flips):
     Args:
         symbol: the mask symbol; by default the one that the model names (`LayeredModel.mask`).
         positions, sample, seed, groups: as for every kind (`Flips`).
+
+    >>> Mask(103).symbol
+    103
     """
 
     symbol: OptionalId = None
@@ -350,6 +359,9 @@ class Delete(Flips):
 
     Args:
         positions, sample, seed: as for every kind (`Flips`).
+
+    >>> Delete(positions=["-4:"]).positions
+    ('-4:',)
     """
 
     rewrite: ClassVar[Rewrite] = staticmethod(deleted)
@@ -382,6 +394,9 @@ class Insert(Flips):
     Args:
         symbols: ids to insert; by default all of the model's alphabet but those that it reserves.
         positions, sample, seed: as for every kind (`Flips`).
+
+    >>> Insert([17, 2]).symbols
+    (2, 17)
     """
 
     rewrite: ClassVar[Rewrite] = Inserted()
@@ -423,6 +438,9 @@ class Repeat(Flips):
     Args:
         times: the number of copies added.
         positions, sample, seed: as for every kind (`Flips`).
+
+    >>> Repeat(3, positions=["readout"]).times
+    3
     """
 
     does: ClassVar[str] = "insert a symbol"
@@ -457,6 +475,9 @@ class Pairs(Flips):
         flips: pairs of a 0-based position and the symbol that is inserted there. Symbols that a model reserves may be
             among them.
         sample, seed: as for every kind (`Flips`).
+
+    >>> Pairs([(3, 17), (5, 2)]).flips
+    ((3, 17), (5, 2))
     """
 
     positions: ClassVar[Any] = None  # pyright: ignore[reportIncompatibleVariableOverride] - said by flips
