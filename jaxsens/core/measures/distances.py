@@ -53,7 +53,13 @@ class Distance(Measure, abc.ABC):
 
 @kind_of(Measure, "cosine")
 class Cosine(Distance):
-    """The cosine distance 1 - cos(y, y'), from 0 to 2; NaN if y or y' is 0, which has no direction."""
+    """The cosine distance 1 - cos(y, y'), from 0 to 2; NaN if y or y' is 0, which has no direction.
+
+    >>> import jaxsens
+    >>> import jax
+    >>> round(jaxsens.flip_sensitivity(lambda tokens: jax.nn.one_hot(tokens[0], 2), [0, 1], 2, Cosine()).max, 3)
+    1.0
+    """
 
     symbol: ClassVar[str] = "1 − cos(y(x), y(x′))"
     label: ClassVar[str] = "cosine distance of the outputs,{}1 − cos(y(x), y(x′))"
@@ -81,7 +87,13 @@ class Cosine(Distance):
 
 @kind_of(Measure, "kl")
 class KL(Distance):
-    """The divergence KL(softmax(y) || softmax(y')) in nats."""
+    """The divergence KL(softmax(y) || softmax(y')) in nats.
+
+    >>> import jaxsens
+    >>> import jax
+    >>> round(jaxsens.flip_sensitivity(lambda tokens: jax.nn.one_hot(tokens[0], 2), [0, 1], 2, KL()).max, 3)
+    0.462
+    """
 
     symbol: ClassVar[str] = "KL(softmax y(x) ‖ softmax y(x′))"
     label: ClassVar[str] = "divergence of the outputs (nats),{}KL(y(x) ‖ y(x′))"
@@ -151,6 +163,10 @@ class Decision(Distance):
         threshold: of a single output, the decision is whether it is above this. "median" is that of the outputs on the
             inputs, for which the decision is as balanced as it can be (`balancing_threshold`).
         outputs: as for every measure (`Measure`).
+
+    >>> import jaxsens
+    >>> jaxsens.flip_sensitivity(lambda tokens: tokens.sum() - 1.5, [0, 1, 1], 2, Decision()).sensitive_flips
+    array([1.])
     """
 
     symbol: ClassVar[str] = "change of decision"

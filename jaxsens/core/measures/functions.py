@@ -139,6 +139,10 @@ class Function(UserFunction):
     Args:
         f: gets the whole output, a vector in the model's dtype (or float64, where an engine measures in it), and
             returns one floating-point number. It is written with jax.numpy.
+
+    >>> import jaxsens
+    >>> jaxsens.flip_sensitivity(lambda tokens: tokens / 4.0, [0, 1], 2, Function(lambda y: y[0]), readout=None).max
+    0.25
     """
 
     symbol: ClassVar[str] = "f(y(x′)) − f(y(x))"
@@ -157,6 +161,11 @@ class Comparison(UserFunction):
     Args:
         f: gets both outputs, two vectors, and returns one floating-point number, such as
             `lambda y, new: jnp.linalg.norm(new - y)`.
+
+    >>> import jaxsens
+    >>> largest = Comparison(lambda old, new: abs(new - old).max())
+    >>> jaxsens.flip_sensitivity(lambda tokens: tokens / 4.0, [0, 1], 2, largest, readout=None).max
+    0.25
     """
 
     symbol: ClassVar[str] = "f(y(x), y(x′))"
@@ -192,6 +201,9 @@ class LogProbability(OfFunction):
         name: what it is called in tables and pictures; a model that knows its tokens or labels says it.
         against: the other token or label, as `token`; None for no comparison.
         against_name: what the other one is called.
+
+    >>> LogProbability(7, against=3).token
+    7
     """
 
     label: ClassVar[str] = "change of the log-probability (nats),{}log p(x′) − log p(x)"

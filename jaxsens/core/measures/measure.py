@@ -197,7 +197,11 @@ class Norm(Measure, abc.ABC):
 
 @kind_of(Measure, "l2")
 class L2(Norm):
-    """The l2 norm of the output's change."""
+    """The l2 norm of the output's change.
+
+    >>> L2(outputs="all").outputs
+    'all'
+    """
 
     symbol: ClassVar[str] = "‖y(x′) − y(x)‖₂"
     unflipped: ClassVar[str | None] = "‖y(x)‖₂"
@@ -214,7 +218,11 @@ class L2(Norm):
 
 @kind_of(Measure, "l1")
 class L1(Norm):
-    """The l1 norm of the output's change."""
+    """The l1 norm of the output's change.
+
+    >>> L1(outputs=[0, 3]).outputs
+    (0, 3)
+    """
 
     symbol: ClassVar[str] = "‖y(x′) − y(x)‖₁"
     unflipped: ClassVar[str | None] = "‖y(x)‖₁"
@@ -235,7 +243,11 @@ class L1(Norm):
 
 @kind_of(Measure, "linf")
 class LInf(Norm):
-    """The l-infinity norm of the output's change."""
+    """The l-infinity norm of the output's change.
+
+    >>> LInf().kind
+    'linf'
+    """
 
     symbol: ClassVar[str] = "‖y(x′) − y(x)‖∞"
     unflipped: ClassVar[str | None] = "‖y(x)‖∞"
