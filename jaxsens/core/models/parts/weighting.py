@@ -219,7 +219,11 @@ class Tempered(Weighting):
 
 @dataclass(frozen=True)
 class Softmax(Tempered):
-    """softmax(s / tau): the weight of key j is proportional to exp(s_j / tau)."""
+    """softmax(s / tau): the weight of key j is proportional to exp(s_j / tau).
+
+    >>> Softmax(SCHEDULES["log"]).inverse_temperature.log_power
+    1.0
+    """
 
     def shares(self, scores: Keys, visible: Seen) -> Shares:
         """Returns exp(s_j - max s) of tempered scores, and their sum."""

@@ -250,6 +250,9 @@ class TransformerConfig(NetworkConfig):
 
     Raises:
         InputError: listing every error.
+
+    >>> TransformerConfig(2, layers=2, weighting=("softmax", "leftmost-hard")).layer(1).weighting
+    LeftmostHard()
     """
 
     kind: ClassVar[str] = "transformer"

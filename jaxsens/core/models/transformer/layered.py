@@ -71,6 +71,9 @@ class Attention:
 
     Raises:
         InputError: listing every error.
+
+    >>> Attention(heads=4, key_heads=2, mask="future").key_heads
+    2
     """
 
     heads: int

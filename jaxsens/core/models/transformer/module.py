@@ -193,6 +193,11 @@ class Transformer(Network[TransformerConfig, TransformerParameters]):
 
     Raises:
         InputError: naming each unusable argument.
+
+    >>> import numpy as np
+    >>> model = Transformer(TransformerConfig(2, width=8, heads=2), seed=0)
+    >>> model(np.array([0, 1, 1, 2])).shape
+    (8,)
     """
 
     of = TransformerConfig
