@@ -37,6 +37,9 @@ class Placement:
 
     Raises:
         InputError: naming each unusable field.
+
+    >>> Placement(batch_size=64, memory_budget=2**31).batch_size
+    64
     """
 
     mesh: Mesh | None = None
@@ -116,6 +119,9 @@ def global_mesh() -> Mesh:
     Every process calls `jax.distributed.initialize` first, and then makes the same calls with
     `Placement(global_mesh())`. Hosts with other processors or another number of cores give other last digits. In a
     single process it is the default mesh, of all its devices.
+
+    >>> global_mesh().size >= 1
+    True
     """
     return Mesh(np.array(jax.devices()), ("flips",), axis_types=(AxisType.Auto,))
 
