@@ -590,6 +590,8 @@ def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
 
     Raises:
         InputError: if the file is missing, damaged, or not a result.
+
+    >>> result = load_result("result.parquet")  # doctest: +SKIP
     """
     return load_with_metadata(path)[0]
 
