@@ -22,6 +22,9 @@ class FirstOrder(EstimateOptions):
             64 outputs, otherwise each.
         verify: the number of flips measured exactly, half of them the largest estimates.
         seed: of the sketch and of the sample of verified flips.
+
+    >>> FirstOrder(sketch=24, verify=64).sketch
+    24
     """
 
     # Names are read, and objects made, without JAX: what computes is imported where it is used.
