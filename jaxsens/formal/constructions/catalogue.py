@@ -80,6 +80,9 @@ def construction(
     Raises:
         InputError: For an unknown name, with the known ones; otherwise with every reason why there is no such
             construction in this condition.
+
+    >>> construction("parity", "temperature").accepts("0100")
+    True
     """
     if not isinstance(name, str) or name not in names():
         raise InputError.of(

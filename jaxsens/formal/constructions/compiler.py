@@ -300,6 +300,9 @@ def compile_formula(
 
     Raises:
         InputError: With every reason why the formula cannot be compiled in this condition.
+
+    >>> compile_formula("#L[Q_1] > #L[Q_0]", alphabet="01").accepts("0111")
+    True
     """
     with collecting("compile_formula") as problems:
         symbols = list(alphabet) if isinstance(alphabet, str | list | tuple) else []

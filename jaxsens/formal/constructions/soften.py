@@ -93,6 +93,11 @@ def soften(
         InputError: With every reason against the arguments: a model that Theorem 26 is not about, `n`, `epsilon`. Then
             if the model is not uniform-tieless on these inputs (`uniform_tieless.measure`), or `epsilon` is below what
             the arithmetic resolves.
+
+    >>> from jaxsens.formal.constructions.compiler import compile_formula
+    >>> hard = compile_formula("!Q_c S Q_a", "abc", condition="average-hard")
+    >>> soften(hard, n=3, epsilon=1e-3).promise.measured.inputs
+    27
     """
     problems = Problems("soften")
     epsilon = inputs.number("epsilon", epsilon, problems, above=0, below=math.inf)
