@@ -87,6 +87,8 @@ def corpus_table(
     Raises:
         InputError: for results of other measures or models, flips of groups, which have no single token, and labels
             that are not one for each input.
+
+    >>> corpus_table(results, by="position")[0].mean  # doctest: +SKIP
     """
     with collecting("corpus_table") as problems:
         inputs.choice("by", by, ("token", "position", "label"), problems)

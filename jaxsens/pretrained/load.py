@@ -49,6 +49,9 @@ class ModelChanges:
         stretch: positions are divided by it: rotary angles, or rows of learned positions with lines between. The model
             reads inputs this much longer.
         layers: the first layers alone, with the final normalisation and the head.
+
+    >>> ModelChanges(mask="none", layers=4).layers
+    4
     """
 
     weighting: str | Weighting | None = None
@@ -156,6 +159,8 @@ def load_pretrained(
     Raises:
         InputError: listing every error, with its remedy: a missing or damaged file; an architecture or option that is
             not served, before weights are read; quantised or missing weights; a name of the hub instead of a folder.
+
+    >>> model = load_pretrained("models/all-MiniLM-L6-v2")  # doctest: +SKIP
     """
     _check_options("load_pretrained", output, dtype, mesh)
     here = existing_folder(folder)

@@ -208,6 +208,10 @@ class Architecture:
 
     Raises:
         InputError: listing every field of the wrong kind.
+
+    >>> sizes = dict(symbols=50, longest=512, width=64, layers=4, heads=4, hidden=256)
+    >>> Architecture(**sizes, causal=True, activation="relu").head_width
+    16
     """
 
     width: Positive
