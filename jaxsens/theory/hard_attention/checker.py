@@ -107,6 +107,12 @@ def check(restriction: Restriction, model: Transformer, free_fraction: float | N
 
     Raises:
         InputError: if the model is not a jaxsens Transformer, or has a part that the checker has no rule for.
+
+    >>> import jaxsens
+    >>> config = jaxsens.TransformerConfig(2, width=8, heads=1, weighting="leftmost-hard")
+    >>> model = jaxsens.Transformer(config)
+    >>> check(jaxsens.theory.restrict(model, 64), model).accepted
+    True
     """
     with collecting("check") as given:
         if free_fraction is not None:

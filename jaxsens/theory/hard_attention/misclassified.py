@@ -72,6 +72,12 @@ def misclassified_pair(
     Raises:
         InputError: if an argument is unusable.
         RestrictionRefused: if the model cannot be restricted at this length.
+
+    >>> import jaxsens
+    >>> config = jaxsens.TransformerConfig(2, width=8, heads=1, weighting="leftmost-hard")
+    >>> model = jaxsens.Transformer(config)
+    >>> misclassified_pair(model, "parity", 64).position < 64
+    True
     """
     problems = Problems("misclassified_pair")
     config = check_model(model, problems)

@@ -172,6 +172,12 @@ def restrict(
 
     Cost: the scores of all possible queries with all possible keys, a few times: O((n |symbols|)^2 d heads) for each
     layer but the last, which costs O(n |symbols| d heads).
+
+    >>> import jaxsens
+    >>> config = jaxsens.TransformerConfig(2, width=8, heads=1, weighting="leftmost-hard")
+    >>> model = jaxsens.Transformer(config)
+    >>> restrict(model, 64).free_fraction >= 0.5
+    True
     """
     with collecting("restrict") as problems:
         config = check_model(model, problems)

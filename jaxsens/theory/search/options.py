@@ -29,6 +29,9 @@ class Search:
 
     Raises:
         InputError: naming each unusable field; `fixed` and `start` are read with the words' length.
+
+    >>> Search(exact=False, restarts=4, budget=100).budget
+    100
     """
 
     objective: Annotated[Literal["max", "mean"], checked_by(inputs.choice, options=("max", "mean"))] = "max"

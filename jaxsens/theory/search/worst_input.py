@@ -75,6 +75,10 @@ def worst_input(
             end, a plain KeyboardInterrupt.
         InputError: Naming each argument that cannot be used and the remedy; and for a model that `flip_sensitivity`
             refuses.
+
+    >>> import jaxsens
+    >>> worst_input(lambda tokens: tokens.sum() / 4.0, 4, 2).value
+    0.25
     """
     model = as_model(model)
     with collecting("worst_input") as problems:
