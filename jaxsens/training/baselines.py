@@ -88,6 +88,9 @@ class LSTMConfig(RecurrentConfig):
     With x_i the layer's input, h_0 = c_0 = 0 and s the logistic function:
     c_i = s(f) c_(i-1) + s(g) tanh(u), h_i = s(o) tanh(c_i), where g, f, u, o = x_i W + h_(i-1) U + b, each with
     its own W, U and b. Attributes as in `RecurrentConfig`.
+
+    >>> LSTMConfig(2, width=8).width
+    8
     """
 
     kind: ClassVar[str] = "lstm"
@@ -99,6 +102,9 @@ class RNNConfig(RecurrentConfig):
     """L layers of the simple recurrent network (Elman, 1990): h_i = tanh(x_i W + h_(i-1) U + b), h_0 = 0.
 
     Attributes as in `RecurrentConfig`.
+
+    >>> RNNConfig(2, width=8).width
+    8
     """
 
     kind: ClassVar[str] = "rnn"
@@ -115,6 +121,9 @@ class ConvolutionConfig(BaselineConfig):
     Attributes:
         kernel_width: the number of positions in a window, of which (kernel_width - 1) // 2 lie to the left. The stride
             is 1, with zero padding, so that every layer has n positions.
+
+    >>> ConvolutionConfig(2, width=8, kernel_width=3).kernel_width
+    3
     """
 
     kind: ClassVar[str] = "convolution"
@@ -297,19 +306,34 @@ class Baseline(Network[Kind, BaselineParameters]):
 
 
 class LSTM(Baseline[LSTMConfig]):
-    """The LSTM described by an `LSTMConfig`, with random parameters from `seed` (see `initialise`)."""
+    """The LSTM described by an `LSTMConfig`, with random parameters from `seed` (see `initialise`).
+
+    >>> import numpy as np
+    >>> LSTM(LSTMConfig(2, width=8), seed=0)(np.array([0, 1, 1])).shape
+    (8,)
+    """
 
     of = LSTMConfig
 
 
 class RNN(Baseline[RNNConfig]):
-    """The simple RNN described by an `RNNConfig`, with random parameters from `seed` (see `initialise`)."""
+    """The simple RNN described by an `RNNConfig`, with random parameters from `seed` (see `initialise`).
+
+    >>> import numpy as np
+    >>> RNN(RNNConfig(2, width=8), seed=0)(np.array([0, 1, 1])).shape
+    (8,)
+    """
 
     of = RNNConfig
 
 
 class Convolution(Baseline[ConvolutionConfig]):
-    """The convolution described by a `ConvolutionConfig`, with random parameters from `seed` (see `initialise`)."""
+    """The convolution described by a `ConvolutionConfig`, with random parameters from `seed` (see `initialise`).
+
+    >>> import numpy as np
+    >>> Convolution(ConvolutionConfig(2, width=8), seed=0)(np.array([0, 1, 1])).shape
+    (8,)
+    """
 
     of = ConvolutionConfig
 

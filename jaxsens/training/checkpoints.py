@@ -97,6 +97,8 @@ def load_checkpoint(directory: str | os.PathLike[str]) -> TrainedModel:
     Raises:
         DamagedCheckpoint: If it is not what was written.
         InputError: If there is no checkpoint, or its config cannot be read.
+
+    >>> trained = load_checkpoint("trained")  # doctest: +SKIP
     """
     path = Path(directory)
     paths = _found(path / FOLDER) or _found(path)

@@ -276,6 +276,10 @@ class TrainConfig:
 
     Raises:
         InputError: listing every wrong field; where there is none, all that do not fit together.
+
+    >>> table = {"language": {"name": "parity"}, "model": {"kind": "lstm", "width": 4}, "optimiser": {"steps": 20}}
+    >>> TrainConfig.from_table(table, "an example").optimiser.steps
+    20
     """
 
     language: Annotated[Language, checked_by(_language)]

@@ -164,6 +164,8 @@ def train(
         TrainingDiverged: If the loss is no longer a finite number.
         InputError: If the directory holds another training, or another process trains there; and in a distributed job
             of several processes, which would each train the whole model.
+
+    >>> trained = train(TrainConfig.load("train.toml"), "trained")  # doctest: +SKIP
     """
     if jax.process_count() > 1:
         raise InputError(
