@@ -343,8 +343,8 @@ def warn_if_long(run: PlannedRun, remaining: int, stacklevel: int) -> None:
     expected = run.seconds_of(run.inputs, remaining)
     if expected > _PATIENCE:
         warnings.warn(
-            f"n = {n}: measuring {remaining} flips will take about {duration(expected)} or more, by what it computes; "
-            "a sample of the flips, as sample = 1000, takes less, and Ctrl-C keeps what is measured",
+            f"n = {n}: measuring {remaining} flips will take at least about {duration(expected)}; "
+            "a sample of the flips (sample = 1000) takes less, and Ctrl-C keeps what is measured",
             DurationWarning,
             stacklevel=stacklevel + 1,
         )

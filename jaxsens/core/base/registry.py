@@ -88,7 +88,7 @@ class Kinds(Mapping[str, type[Any]]):
             return self._own[name]
         kind = load(self.group, name)
         if getattr(kind, "kinds", None) is not self or kind.kind != name:
-            raise InputError(f"jaxsens.{self.group}: {name!r} is {kind!r}, which is no class of this kind")
+            raise InputError(f"jaxsens.{self.group}: {name!r} is {kind!r}, which is not a class of this kind")
         return kind
 
     def __iter__(self) -> Iterator[str]:

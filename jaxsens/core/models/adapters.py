@@ -478,8 +478,8 @@ def _from_layered(model: Layered, parameters: Any) -> Model:
     others = [leaf for leaf in jax.tree.leaves(parameters) if not isinstance(leaf, jax.Array | np.ndarray)]
     if others:
         raise InputError(
-            f"model = ({name}, parameters): the parameters hold {others[0]!r}, which is no array; keep constants in "
-            f"fields of {name}"
+            f"model = ({name}, parameters): the parameters hold {others[0]!r}, which is not an array; keep constants "
+            f"in fields of {name}"
         )
     return Model(
         apply,

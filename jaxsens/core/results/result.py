@@ -271,7 +271,7 @@ class FlipSensitivity(MeasuredFlips):
             )
         if not self.complete:
             raise InputError(
-                f"{name}: {len(self)} flips of an interrupted measurement are no random sample; complete it: "
+                f"{name}: {len(self)} flips of an interrupted measurement are not a random sample; complete it: "
                 "result.joined(flip_sensitivity(..., flips=result.remaining))"
             )
         if whole and not self.exhaustive:

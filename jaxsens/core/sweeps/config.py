@@ -390,9 +390,7 @@ def _check_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
         return
     quantity, flips = measure.measure, measure.flips
     if quantity.threshold == MEDIAN and isinstance(inputs, RandomWords) and inputs.count < 2:
-        problems.add(
-            "inputs.count", inputs.count, f'threshold = "{MEDIAN}" is that of several inputs: at least 2'
-        )
+        problems.add("inputs.count", inputs.count, f'threshold = "{MEDIAN}" needs at least 2 inputs')
     sampled = flips.sample is not None or measure.sample_beyond is not None
     for name in sound.get("statistics", ()):
         if not quantity.indicator and name in OF_DECISIONS:

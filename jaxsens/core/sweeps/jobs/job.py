@@ -246,8 +246,8 @@ class _Run(Generic[Item, Row]):
         with reporting(self.console, len(self.chosen), before) as reporter, lock as is_alone:
             if not is_alone:
                 reporter.warn(
-                    f"another process computes the same in {job.directory}, so all is computed twice: stop one of "
-                    "the two; to divide a sweep, give each process a --shard of its own"
+                    f"another process computes the same in {job.directory}, and every item is computed twice: stop one "
+                    "of the two; to divide a sweep, give each process a --shard of its own"
                 )
             for item, why in damaged.items():
                 reporter.note(f"damaged, computed again: {item}: {why}")
