@@ -6,7 +6,9 @@ The site itself is built by `.ci/run`, which runs the tutorials and follows ever
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import functools
+import importlib
 import inspect
 import io
 import re
@@ -104,6 +106,19 @@ def test_relative_links_lead_somewhere():
             if "://" not in target and not any(place.exists() for place in there):
                 dead.append(f"{page.relative_to(DOCS)}: {target}")
     assert dead == []
+
+
+MODULES = sorted(
+    ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    for file in ROOT.glob("jaxsens/**/*.py")
+    if ">>> " in file.read_text("utf-8")
+)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", MODULES)
+def test_the_examples_in_docstrings_hold(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
 # Documents
