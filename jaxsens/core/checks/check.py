@@ -291,8 +291,8 @@ def warn_of_no_change(flips: int, measure: Measure, moved: bool, stacklevel: int
         f"the change is exactly 0 under every flip ({flips}): nothing that is measured depends on the flipped symbols. "
         "Likely reasons: a row is read that sees none of them (a model for batches called without a batch axis: lambda "
         "tokens: model(tokens[None])[0]; a causal model read at position 0, or flips behind the position that is read: "
-        'readout="last"); the model caches values between calls; the output is constant (outputs=...); symbols are '
-        "clipped, or rounded away (changes below the dtype's rounding: float64); or attention is hard, and no flip moves it",
+        'readout="last"); values are cached between calls; the output is constant (outputs=...); symbols are clipped, '
+        "or rounded away (changes below the dtype's rounding: float64); or attention is hard, and no flip moves it",
         UnchangedWarning,
         stacklevel=stacklevel,
     )
