@@ -122,6 +122,53 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"needs jaxsens.{name}")
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Python's own handlers of signals, also where the tests were started with nohup; code must put them back."""
+    own = {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}
+    before = {number: signal.signal(number, handler) for number, handler in own.items()}
+    own[signal.SIGTERM] = signal.getsignal(signal.SIGTERM)
+    yield
+    assert {number: signal.getsignal(number) for number in own} == own, "a handler was not put back"
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
+    """Puts distributions with entry points on the path. What packages bring is read anew, and again after the test."""
+    from jaxsens.core.base import registry
+
+    def install(folder: Path, name: str, lines: str, group: str = "engines") -> None:
+        information = folder / f"{name}-1.0.dist-info"
+        information.mkdir(parents=True)
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text(f"[jaxsens.{group}]\n{lines}\n")
+        monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
+        registry.entries.cache_clear()
+
+    registry.entries.cache_clear()
+    yield install
+    registry.entries.cache_clear()
+
+
+@pytest.fixture
+def faked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Replaces the measurement of a sweep's points by the stand-in; the list fills with the lengths measured."""
+    from jaxsens.core.sweeps import points
+    from tests.core.sweeps.tiny import fake_flip_sensitivity
+
+    measured: list[int] = []
+
+    def fake(model: Any, tokens: Any, **options: Any) -> Any:
+        measured.append(tokens.shape[1])
+        options["progress"](1, 2)
+        return fake_flip_sensitivity(model, tokens, **options)
+
+    monkeypatch.setattr(points, "flip_sensitivity", fake)
+    return measured
+
+
 @pytest.fixture(autouse=True, scope="module")
 def programs_are_freed() -> Iterator[None]:
     """Frees a module's compiled programs after it: each holds memory maps, of which a process may have 65530 only.

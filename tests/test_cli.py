@@ -17,11 +17,10 @@ import pytest
 
 from jaxsens import Transformer, TransformerConfig, construction, flip_sensitivity, load_result
 from jaxsens.core.placement.run import _chunks as whole
-from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.inputs import RandomWords, Symbols
 from tests.commands import refused, run
-from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity
+from tests.core.sweeps.tiny import TINY, draw_nothing
 
 ROOT = Path(__file__).resolve().parents[1]
 SIZES = ["width=4", "heads=1", "layers=1", "feed_forward=0"]
@@ -33,11 +32,6 @@ def config(tmp_path):
     path = tmp_path / "tiny.toml"
     path.write_text(TINY.replace("lengths = [4, 6]", "lengths = [4, 6, 8]"))
     return path
-
-
-@pytest.fixture
-def faked(monkeypatch):
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
 
 
 @pytest.fixture
@@ -150,6 +144,15 @@ def test_the_script_is_the_command(config, tmp_path):
         ("measure --model formula=Q_1 construction=parity --n 8", "formula construction"),
         ("sweep none.toml --out x --share-above 5", "--share-above"),
         ("sweep none.toml --out x --processes 2 --process 0 --coordinator h:99999", "--coordinator"),
+        ("sweep none.toml --out x --processes 2", "--coordinator --processes --process"),
+        (
+            "sweep none.toml --out x --coordinator a --processes 2 --process 2",
+            "--coordinator HOST:PORT --process",
+        ),
+        ("sweep none.toml --out x --coordinator a:1 --processes 2 --process 2", "--process --processes"),
+        ("plan none.toml", "--on a100"),
+        ("plan none.toml --on h100 --write job.txt", "--write"),
+        ("plan none.toml --on h1000", "--on h100"),
     ],
 )
 def test_bad_input_is_one_message_on_stderr_and_exit_code_2(line, names, tmp_path, monkeypatch, capsys):
@@ -299,7 +302,7 @@ MEASURE = (*MODEL, "--engine", "vmap", "--placement", "batch_size=2", "--inputs"
 
 
 @pytest.fixture
-def stopped(monkeypatch):
+def stopped(monkeypatch, interruptible):
     """Has `main` stopped by a signal after so many chunks; None for never."""
 
     def after(chunks: int | None, number: int = signal.SIGTERM) -> None:
@@ -316,9 +319,7 @@ def stopped(monkeypatch):
         monkeypatch.setattr("jaxsens.core.placement.run._SHORT", 0.0)
         monkeypatch.setattr("jaxsens.core.placement.run._CHUNK_SECONDS", 1e-9)
 
-    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    yield after
-    signal.signal(signal.SIGHUP, before)
+    return after
 
 
 @pytest.mark.quick(1)

@@ -43,20 +43,6 @@ def test_points_are_shared_or_dealt_and_the_numbers_are_those_of_one_process(tmp
         assert all(math.isclose(float(one[key]), float(other[key]), rel_tol=1e-5) for key in ("mean", "max"))
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--processes", "2"], "all of --coordinator, --processes and --process"),
-        (["--coordinator", "a", "--processes", "2", "--process", "2"], "HOST:PORT"),
-        (["--coordinator", "a:1", "--processes", "2", "--process", "2"], "from 0 to --processes - 1"),
-    ],
-)
-def test_options_that_do_not_go_together(options, said, tmp_path, capsys):
-    config = write_config(tmp_path)
-    assert main(["sweep", str(config), "--out", str(tmp_path / "out"), *options]) == 2
-    assert said in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_process_is_killed_in_the_middle_and_the_sweep_finished(tmp_path):
     config = write_config(tmp_path, (8, 12, 16, 20), 4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,41 +15,23 @@ from jaxsens.core.base.programs import PLATFORMS, compiled_for, compiling_for
 from jaxsens.core.models.transformer.layers import apply
 
 
-def installed(
-    folder: Path, name: str, lines: str, monkeypatch: pytest.MonkeyPatch, group: str = "engines"
-) -> None:
-    """A distribution in a folder on the path, with these entry points."""
-    information = folder / f"{name}-1.0.dist-info"
-    information.mkdir(parents=True)
-    (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(f"[jaxsens.{group}]\n{lines}\n")
-    monkeypatch.setattr(sys, "path", [str(folder), *sys.path])
-    registry.entries.cache_clear()
-
-
-@pytest.fixture(autouse=True)
-def _anew():
-    yield
-    registry.entries.cache_clear()
-
-
-def test_an_engine_of_another_package_is_known_by_its_name_and_imported_when_used(tmp_path, monkeypatch):
+def test_an_engine_of_another_package_is_known_by_its_name_and_imported_when_used(tmp_path, installed):
     (tmp_path / "brought.py").write_text("ENGINE = 'an engine'\n")
-    installed(tmp_path, "theirs", "theirs = brought:ENGINE", monkeypatch)
+    installed(tmp_path, "theirs", "theirs = brought:ENGINE")
     assert "theirs" in registry.entries("engines")
     assert "brought" not in sys.modules
     assert registry.load("engines", "theirs") == "an engine"
 
 
-def test_two_packages_of_one_name_are_refused_with_both(tmp_path, monkeypatch):
-    installed(tmp_path / "a", "first-package", "theirs = a:ENGINE", monkeypatch)
-    installed(tmp_path / "b", "second-package", "theirs = b:ENGINE", monkeypatch)
+def test_two_packages_of_one_name_are_refused_with_both(tmp_path, installed):
+    installed(tmp_path / "a", "first-package", "theirs = a:ENGINE")
+    installed(tmp_path / "b", "second-package", "theirs = b:ENGINE")
     with pytest.raises(InputError, match=r":ENGINE and .:ENGINE"):
         registry.entries("engines")
 
 
-def test_a_package_of_jaxsens_that_is_not_there_is_left_out(tmp_path, monkeypatch):
-    installed(tmp_path, "short", "absent = jaxsens.absent_package.engine:Engine", monkeypatch)
+def test_a_package_of_jaxsens_that_is_not_there_is_left_out(tmp_path, installed):
+    installed(tmp_path, "short", "absent = jaxsens.absent_package.engine:Engine")
     assert "absent" not in registry.entries("engines")
 
 

@@ -21,19 +21,7 @@ from jaxsens.core.base.stopping import Stopped, check, noting
 ROOT = Path(__file__).resolve().parents[3]
 
 
-@pytest.fixture(autouse=True)
-def handlers():
-    """Python's own handlers, also where the tests were started in the background and inherit that Ctrl-C is ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    hung_up = signal.signal(signal.SIGHUP, signal.SIG_DFL)
-    was = signal.getsignal(signal.SIGTERM)
-    yield
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the handler was not put back"
-    assert signal.getsignal(signal.SIGHUP) is signal.SIG_DFL, "the handler was not put back"
-    assert signal.getsignal(signal.SIGTERM) is was, "the handler was not put back"
-    assert stopping._request.previous == {}
-    signal.signal(signal.SIGINT, before)
-    signal.signal(signal.SIGHUP, hung_up)
+pytestmark = pytest.mark.usefixtures("interruptible")
 
 
 def send(number: int) -> None:

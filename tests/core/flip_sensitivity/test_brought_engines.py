@@ -11,7 +11,6 @@ import jaxsens
 from jaxsens.core.base import registry
 from jaxsens.core.base.errors import EngineRefusal
 from jaxsens.core.sweeps.config import parse_sweep_config
-from tests.core.base.test_registry import installed
 from tests.core.sweeps.tiny import TINY
 from tests.refusals import refusal, refused
 from tests.small_models import small
@@ -111,24 +110,21 @@ class Guesses(AskedEngine):
 CORE = "auto, vmap, incremental, difference"
 
 
-@pytest.fixture(autouse=True)
-def _anew(monkeypatch):
-    monkeypatch.delitem(sys.modules, "brought_engines", raising=False)
-    yield
-    registry.entries.cache_clear()
+@pytest.fixture
+def bring(tmp_path, monkeypatch, installed):
+    """Has a package bring engines under these entries."""
+
+    def entries(*lines):
+        monkeypatch.delitem(sys.modules, "brought_engines", raising=False)
+        (tmp_path / "brought_engines.py").write_text(THEIRS)
+        installed(tmp_path, "their-engines", "\n".join(lines))
+
+    return entries
 
 
 @pytest.fixture
-def brought(tmp_path, monkeypatch):
-    (tmp_path / "brought_engines.py").write_text(THEIRS)
-    entries = "guess = brought_engines:Guesses\nanother = brought_engines:Another"
-    installed(tmp_path, "their-engines", entries, monkeypatch)
-
-
-@pytest.fixture
-def nothing_brought(monkeypatch):
-    registry.entries.cache_clear()
-    monkeypatch.setattr(registry, "entry_points", lambda group: ())
+def brought(bring):
+    bring("guess = brought_engines:Guesses", "another = brought_engines:Another")
 
 
 def measured(**options) -> jaxsens.FlipSensitivity:
@@ -193,15 +189,15 @@ def test_a_sweep_reads_it_and_gives_it_the_seed_of_each_point(brought):
 
 
 @pytest.mark.parametrize("entry", ["vmap = {}:Another", "mine = {}:Another", "mine = {}:Passes"])
-def test_an_entry_that_brings_no_engine_of_its_name_is_refused(tmp_path, monkeypatch, entry):
-    (tmp_path / "brought_engines.py").write_text(THEIRS)
-    installed(tmp_path, "their-engines", entry.format("brought_engines"), monkeypatch)
+def test_an_entry_that_brings_no_engine_of_its_name_is_refused(bring, entry):
+    bring(entry.format("brought_engines"))
     refused("", measured, engine=entry.split()[0])
 
 
-def test_without_its_entry_first_order_is_refused_by_name(nothing_brought):
-    with refusal("engine"):
-        measured(engine="first-order")
+@pytest.mark.usefixtures("installed")
+def test_without_its_entry_first_order_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(registry, "entry_points", lambda group: ())
+    refused("engine", measured, engine="first-order")
     assert measured().engine.name in CORE
     assert jaxsens.explain(jaxsens.Transformer(small(), seed=0), 5).instead is None
 

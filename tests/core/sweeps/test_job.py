@@ -24,21 +24,7 @@ from tests.refusals import refused
 
 
 @pytest.fixture
-def calls(monkeypatch):
-    """Replaces the measurement by the stand-in; the list fills with (n, tokens) of every call."""
-    made = []
-
-    def measured(model, tokens, **options):
-        made.append(tokens.shape[1])
-        options["progress"](1, 2)
-        return fake_flip_sensitivity(model, tokens, **options)
-
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", measured)
-    return made
-
-
-@pytest.fixture
-def meanwhile(calls, monkeypatch):
+def meanwhile(faked, monkeypatch):
     """Has something happen in the first measurement."""
     original = sweep_points.flip_sensitivity
 
@@ -62,12 +48,12 @@ def csv(folder):
     return (folder / "points.csv").read_bytes()
 
 
-def test_a_sweep_writes_its_plan_its_points_and_points_csv(calls, tmp_path):
+def test_a_sweep_writes_its_plan_its_points_and_points_csv(faked, tmp_path):
     sweep = tiny_sweep()
     outcome, log = run(sweep, tmp_path)
     assert (outcome.computed, outcome.finished, outcome.planned) == (8, 8, 8)
     assert outcome.exit_code == 0
-    assert calls == [4] * 4 + [6] * 4
+    assert faked == [4] * 4 + [6] * 4
     assert read_plan(tmp_path) == sweep.plan
     assert (tmp_path / "sweep.toml").read_text() == read_plan(tmp_path).config == TINY
     lines = csv(tmp_path).decode().splitlines()
@@ -82,7 +68,7 @@ def test_a_sweep_writes_its_plan_its_points_and_points_csv(calls, tmp_path):
     assert "8/8" in log
 
 
-def test_the_tables_read_back_are_those_written(calls, tmp_path):
+def test_the_tables_read_back_are_those_written(faked, tmp_path):
     run(tiny_sweep(), tmp_path)
     table = load_sweep(tmp_path).points
     assert table.to_csv(index=False).encode() == csv(tmp_path)
@@ -92,7 +78,7 @@ def test_the_tables_read_back_are_those_written(calls, tmp_path):
     assert [frame["norm"].max() for frame in flips.values()] == list(table["max"])
 
 
-def test_another_statistic_is_computed_without_measuring(calls, tmp_path):
+def test_another_statistic_is_computed_without_measuring(faked, tmp_path):
     run(tiny_sweep(), tmp_path)
     outcome, _ = run(tiny_sweep('["mean", "max", "q90"]', '["min", "mean"]'), tmp_path)
     assert outcome.computed == 0
@@ -103,7 +89,7 @@ def test_another_statistic_is_computed_without_measuring(calls, tmp_path):
     )
 
 
-def test_parts_of_a_sweep_add_up_to_the_whole(calls, tmp_path):
+def test_parts_of_a_sweep_add_up_to_the_whole(faked, tmp_path):
     sweep = tiny_sweep()
     run(sweep, tmp_path / "whole")
     for shard in ("0/3", "1/3", "2/3"):
@@ -113,7 +99,7 @@ def test_parts_of_a_sweep_add_up_to_the_whole(calls, tmp_path):
     assert csv(tmp_path / "shards") == csv(tmp_path / "variants") == csv(tmp_path / "whole")
 
 
-def test_a_damaged_file_is_reported_and_measured_again(calls, tmp_path):
+def test_a_damaged_file_is_reported_and_measured_again(faked, tmp_path):
     sweep = tiny_sweep()
     run(sweep, tmp_path)
     before = csv(tmp_path)
@@ -152,18 +138,6 @@ def test_a_point_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
     assert PointsJob(sweep, tmp_path).state(sweep.points[6]) == "missing"
 
 
-@pytest.fixture
-def interruptible():
-    """Signals have their effect, also where the tests were started with nohup and inherit that one is ignored."""
-    before = [
-        signal.signal(number, effect)
-        for number, effect in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL))
-    ]
-    yield
-    signal.signal(signal.SIGINT, before[0])
-    signal.signal(signal.SIGHUP, before[1])
-
-
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
@@ -199,7 +173,7 @@ def test_a_signal_leaves_what_was_finished_and_the_next_run_does_the_rest(
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("after", [0, 3])
 def test_a_signal_while_a_finished_sweep_is_looked_at_again_takes_no_row_away(
-    calls, monkeypatch, tmp_path, number, after
+    faked, monkeypatch, tmp_path, number, after
 ):
     sweep = tiny_sweep()
     run(sweep, tmp_path)
@@ -245,7 +219,7 @@ def test_a_point_that_another_process_finished_meanwhile_is_taken_over(meanwhile
     assert "leftmost-hard n=6 seed=1: done by another process" in log
 
 
-def test_a_damaged_point_of_another_part_is_named_and_not_counted(calls, tmp_path):
+def test_a_damaged_point_of_another_part_is_named_and_not_counted(faked, tmp_path):
     sweep = tiny_sweep()
     run(sweep, tmp_path, only=["n=6"])
     point = select(sweep.points, only=["n=6"])[0]
@@ -256,7 +230,7 @@ def test_a_damaged_point_of_another_part_is_named_and_not_counted(calls, tmp_pat
 
 
 @pytest.mark.needs("theory")
-def test_what_killed_processes_left_is_cleared_away(calls, tmp_path):
+def test_what_killed_processes_left_is_cleared_away(faked, tmp_path):
     sweep = tiny_sweep()
     run(sweep, tmp_path, only=["seed=1"])
     missing = sweep.points[0].path(tmp_path)
@@ -321,18 +295,18 @@ def test_the_measurement_gets_the_options_of_the_config(monkeypatch, tmp_path):
     ],
 )
 def test_a_disk_that_takes_no_more_ends_the_run_at_once_and_keeps_what_is_done(
-    calls, monkeypatch, tmp_path, number, remedy
+    faked, monkeypatch, tmp_path, number, remedy
 ):
     write_point = sweeps.write_point
 
     def full(*arguments):
-        if len(calls) == 3:
+        if len(faked) == 3:
             raise OSError(number, os.strerror(number))
         return write_point(*arguments)
 
     monkeypatch.setattr(sweeps, "write_point", full)
     outcome, _ = run(tiny_sweep(), tmp_path)
-    assert (len(calls), outcome.finished, outcome.failures, outcome.exit_code) == (3, 2, (), 1)
+    assert (len(faked), outcome.finished, outcome.failures, outcome.exit_code) == (3, 2, (), 1)
     assert outcome.unwritable == f"{os.strerror(number)}: nothing more can be kept in {tmp_path}; {remedy}"
     assert outcome.ended_early
     monkeypatch.setattr(sweeps, "write_point", write_point)
@@ -340,7 +314,7 @@ def test_a_disk_that_takes_no_more_ends_the_run_at_once_and_keeps_what_is_done(
     assert (again.computed, again.finished, again.exit_code) == (6, 8, 0)
 
 
-def test_links_in_place_of_files_are_replaced_and_nothing_outside_is_written(calls, tmp_path):
+def test_links_in_place_of_files_are_replaced_and_nothing_outside_is_written(faked, tmp_path):
     outside, out, sweep = tmp_path / "outside", tmp_path / "out", tiny_sweep()
     outside.write_text("mine")
     point = sweep.points[0].path(out)
@@ -356,18 +330,18 @@ def test_links_in_place_of_files_are_replaced_and_nothing_outside_is_written(cal
 
 @pytest.mark.parametrize("name", ["points", "points/variant=softmax"])
 def test_a_folder_that_leads_out_of_the_directory_is_refused_before_anything_is_measured(
-    calls, tmp_path, name
+    faked, tmp_path, name
 ):
     outside, out = tmp_path / "outside", tmp_path / "out"
     outside.mkdir()
     (out / name).parent.mkdir(parents=True)
     (out / name).symlink_to(outside)
     assert "leads out of it" in refused("directory", run, tiny_sweep(), out)
-    assert calls == []
+    assert faked == []
     assert not any(outside.iterdir())
 
 
-@pytest.mark.usefixtures("calls")
+@pytest.mark.usefixtures("faked")
 @pytest.mark.parametrize(
     ("before", "after", "more"),
     [
@@ -394,7 +368,7 @@ def test_a_sweep_that_grows_keeps_its_points_and_never_stands_beside_the_report_
     assert len(load_sweep(tmp_path).points) == 8 + more
 
 
-@pytest.mark.usefixtures("calls")
+@pytest.mark.usefixtures("faked")
 @pytest.mark.parametrize(
     ("before", "after", "difference"),
     [
@@ -421,7 +395,7 @@ def test_another_config_is_refused_in_a_directory_with_points_and_changes_nothin
     assert files == {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
 
 
-def test_a_config_without_points_and_points_without_a_plan_may_be_replaced(calls, tmp_path):
+def test_a_config_without_points_and_points_without_a_plan_may_be_replaced(faked, tmp_path):
     wider = tiny_sweep("width = 4", "width = 8")
     tiny_sweep().plan.write(tmp_path / "sweep.json")
     assert run(wider, tmp_path)[0].computed == 8

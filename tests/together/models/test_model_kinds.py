@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base import registry
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.models.transformer.module import network
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import read_plan, read_points, run_sweep
-from tests.core.base.test_registry import installed
 from tests.core.sweeps.tiny import quiet
 from tests.refusals import refusal, refused
 
@@ -73,15 +71,13 @@ model = {kind = "counts"}
 
 
 @pytest.fixture(autouse=True)
-def _brought(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch):
+def _brought(tmp_path_factory: pytest.TempPathFactory, installed):
     """A package that brings "counts", another that brings what is no network, and one that was not installed."""
     folder = tmp_path_factory.mktemp("packages")
     (folder / "counting.py").write_text(MODULE)
     lines = "counts = counting:Counts\nmisnamed = counting:Counts\nnone = counting:drawn"
-    installed(folder, "counting", lines, monkeypatch, "model_kinds")
-    installed(folder, "short", "absent = jaxsens.absent_package.nets:Net", monkeypatch, "model_kinds")
-    yield
-    registry.entries.cache_clear()
+    installed(folder, "counting", lines, "model_kinds")
+    installed(folder, "short", "absent = jaxsens.absent_package.nets:Net", "model_kinds")
 
 
 def test_a_kind_of_another_package_is_read_from_a_table_and_measured(tmp_path: Path):

@@ -13,12 +13,10 @@ from jaxsens.cli import main
 from jaxsens.core.base import registry
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.sweep import load_sweep
-from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sources import naming
 from jaxsens.core.sweeps.sweep import run_sweep
-from tests.core.base.test_registry import installed
-from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity, problems_of, quiet, tiny_sweep
+from tests.core.sweeps.tiny import TINY, draw_nothing, problems_of, quiet, tiny_sweep
 from tests.refusals import refusal, refused
 
 MODULE = """
@@ -72,15 +70,14 @@ model = {counter = "twos"}
 
 
 @pytest.fixture
-def brought(tmp_path, monkeypatch):
+def brought(tmp_path, installed):
     """A distribution on the path whose entry point brings the key `counter`."""
     site = tmp_path / "site"
     lines = "counter = brought_counter:COUNTER\nnone = brought_counter:NONE"
-    installed(site, "theirs", lines, monkeypatch, "model_sources")
+    installed(site, "theirs", lines, "model_sources")
     (site / "brought_counter.py").write_text(MODULE)
     yield
     sys.modules.pop("brought_counter", None)
-    registry.entries.cache_clear()
 
 
 @pytest.mark.usefixtures("brought")
@@ -124,22 +121,17 @@ def test_what_is_wrong_with_its_table_is_said_with_the_key(old, new, names):
         parse_sweep_config(SWEEP.replace(old, new))
 
 
+@pytest.mark.usefixtures("installed")
 def test_a_key_whose_package_is_not_installed_is_unknown_and_others_are_named(monkeypatch):
     everything = naming()
     assert everything == ("formula", "construction", "checkpoint", "python", "pretrained")
-    monkeypatch.setattr(
-        registry,
-        "find_spec",
-        lambda name: None if name == "jaxsens.formal" else find_spec(name),
-    )
+    found = {"jaxsens.formal": lambda name: None}
+    monkeypatch.setattr(registry, "find_spec", lambda name: found.get(name, find_spec)(name))
     registry.entries.cache_clear()
-    try:
-        text = SWEEP.replace("counter", "construction")
-        refused("model.alphabet_size model.construction", parse_sweep_config, text)
-        text = SWEEP.replace('counter = "ones"', "alphabet_size = 3").replace('counter = "twos"', "width = 8")
-        assert {one.source.weights for one in parse_sweep_config(text).variants} == {"random"}
-    finally:
-        registry.entries.cache_clear()
+    text = SWEEP.replace("counter", "construction")
+    refused("model.alphabet_size model.construction", parse_sweep_config, text)
+    text = SWEEP.replace('counter = "ones"', "alphabet_size = 3").replace('counter = "twos"', "width = 8")
+    assert {one.source.weights for one in parse_sweep_config(text).variants} == {"random"}
 
 
 BROUGHT = """
@@ -213,19 +205,12 @@ class Doubled(RecordTable):
 LINES = "doubled = brought_tables:Doubled\nends = brought_tables:Ends"
 
 
-@pytest.fixture(autouse=True)
-def _anew():
-    yield
-    registry.entries.cache_clear()
-
-
 @pytest.fixture
-def tables_brought(tmp_path, monkeypatch):
+def tables_brought(tmp_path, monkeypatch, installed, faked):
     """A distribution with two tables; a stand-in measures points, and nothing is drawn."""
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "brought_tables.py").write_text(BROUGHT)
-    installed(tmp_path / "site", "theirs", LINES, monkeypatch, "sweep_tables")
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+    installed(tmp_path / "site", "theirs", LINES, "sweep_tables")
     draw_nothing(monkeypatch)
 
 
@@ -293,10 +278,10 @@ def test_a_table_that_no_package_has_is_refused_by_its_name_also_where_it_was_me
     assert "[ends]: no installed package has this table of a sweep" in capsys.readouterr().err
 
 
-def test_a_table_with_the_name_of_another_part_of_a_sweep_is_refused(tmp_path, monkeypatch):
+def test_a_table_with_the_name_of_another_part_of_a_sweep_is_refused(tmp_path, monkeypatch, installed):
     for name in ("lengths", "device", "points", "distances", "two-words"):
         lines = f"{name} = brought_tables:Ends"
-        installed(tmp_path / name, "theirs", lines, monkeypatch, "sweep_tables")
+        installed(tmp_path / name, "theirs", lines, "sweep_tables")
         with pytest.raises(InputError, match=f"brought_tables:Ends: .* cannot be called '{name}'"):
             tiny_sweep()
         monkeypatch.undo()

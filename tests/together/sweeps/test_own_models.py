@@ -54,19 +54,6 @@ def wider(n, seed):
     return SMALL.replace(width=6)
 
 
-@pytest.fixture
-def faked(monkeypatch):
-    """The measurement replaced; the list of the lengths that were measured."""
-    measured = []
-
-    def fake(model, tokens, **options):
-        measured.append(tokens.shape[1])
-        return fake_flip_sensitivity(model, tokens, **options)
-
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake)
-    return measured
-
-
 @pytest.mark.long
 def test_the_numbers_are_those_of_a_loop_and_the_exponents_say_which_model_escapes_the_law(tmp_path):
     found = jaxsens.sweep({"softmax": SOFT, "log n": LOG}, LENGTHS, seeds=2, inputs=words, flips=2)
@@ -143,21 +130,12 @@ def test_a_stopped_sweep_goes_on_and_grows_without_measuring_again(faked, monkey
 def test_changed_models_and_words_are_refused_in_a_folder_and_change_nothing(faked, tmp_path):
     jaxsens.sweep({"a": config, "b": wider}, LENGTHS, seeds=1, out=tmp_path, inputs=words)
     files = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
-    changed = refused(
-        "out", jaxsens.sweep, {"a": wider, "b": wider}, LENGTHS, seeds=1, out=tmp_path, inputs=words
-    )
+    options: dict[str, Any] = {"seeds": 1, "out": tmp_path, "inputs": words}
+    changed = refused("out", jaxsens.sweep, {"a": wider, "b": wider}, LENGTHS, **options)
     assert f"out = {str(tmp_path)!r}: it holds 3 points" in changed
     assert "the models of a, or what JAX makes of them" in changed
-    other = refused(
-        "out",
-        jaxsens.sweep,
-        {"a": config, "b": wider},
-        LENGTHS,
-        seeds=1,
-        out=tmp_path,
-        inputs=lambda n, seed: [0] * n,
-    )
-    assert "it holds 6 points" in other
+    options["inputs"] = lambda n, seed: [0] * n
+    assert "it holds 6 points" in refused("out", jaxsens.sweep, {"a": config, "b": wider}, LENGTHS, **options)
     assert files == {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
 
 

@@ -66,20 +66,26 @@ def test_durations_are_in_a_unit_that_suits_them(seconds, text):
     assert left_text(None) == ""
 
 
-def test_lines_are_timed_and_rare(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still until it is set."""
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_lines_are_timed_and_rare(clock):
     console = quiet()
     with reporting(console, 4) as reporter:
-        now = 0.1
+        clock[0] += 0.1
         reporter.finished("a", None)  # too soon after the start
         reporter.inside("b", 1, 9)  # too soon
-        now = 62.0
+        clock[0] = 162.0
         reporter.finished("b", 5.0)
         reporter.note("careful")  # always
-        now = 130.0
+        clock[0] = 230.0
         reporter.inside("c", 3, 9)
-        now = 180.5
+        clock[0] = 280.5
         reporter.finished("c", None)  # too soon
     assert printed(console).splitlines() == [
         "[    62.0 s]  2/4  b; about 5 s left",
@@ -88,13 +94,11 @@ def test_lines_are_timed_and_rare(monkeypatch):
     ]
 
 
-def test_a_log_has_one_failure_a_minute_and_counts_them_all(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+def test_a_log_has_one_failure_a_minute_and_counts_them_all(clock):
     console = quiet()
     with reporting(console, 100) as reporter:
         for k in range(70):
-            now = float(k)
+            clock[0] = 100.0 + k
             reporter.failed(f"failed: {k}")
             reporter.finished(f"{k}", None)
     assert printed(console).splitlines() == [
@@ -116,14 +120,6 @@ def test_a_terminal_gets_a_bar_that_moves():
     assert "careful [n]" in text
     assert "2/3" in text
     assert "about 12 s left" in text
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    """A clock that stands still until it is set."""
-    now = [100.0]
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    return now
 
 
 def stepped(step: int) -> Stepped:
@@ -162,8 +158,7 @@ def test_notes_and_evaluations_are_printed_at_once_and_checkpoints_are_not(clock
 
 
 @pytest.fixture
-def sweep(monkeypatch):
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+def sweep(faked):
     return tiny_sweep()
 
 

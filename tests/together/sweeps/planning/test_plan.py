@@ -98,19 +98,6 @@ def test_what_does_not_fit_is_said_and_is_exit_code_1(config, capsys):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ([], "--on = None: devices, such as a100"),
-        (["--on", "h100", "--write", "job.txt"], "--write = 'job.txt': a name with one of these endings"),
-        (["--on", "h1000"], 'did you mean "h100"'),
-    ],
-)
-def test_bad_options_are_refused_by_name(config, capsys, options, message):
-    assert main(["plan", str(config), *options]) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
     ("keys", "command"),
     [
         ("words = 4\n[[model]]\nname = 'a'\n", "theorem6"),
