@@ -77,6 +77,11 @@ def random_parameters(config: TransformerConfig, seed: int = 0, length: int = 6)
     return parameters
 
 
+def word(n: int, seed: int = 0, alphabet: int = 3) -> np.ndarray:
+    """n - 1 symbols at random, and the end-of-sequence symbol behind."""
+    return np.append(np.random.default_rng(seed).integers(0, alphabet, n - 1), alphabet)
+
+
 def tying(scores: str, **changes: Any) -> tuple[TransformerConfig, TransformerParameters]:
     """A model in which equal symbols have exactly equal keys in every layer, but values that differ.
 

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.results.statistics import ESTIMATED, Estimated, strata
-from tests.core.flip_sensitivity.made import made
+from tests.made_results import made
 
 SEEDS, NOMINAL, LEAST = 1000, 0.95, 0.93
 

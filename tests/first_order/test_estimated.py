@@ -28,7 +28,7 @@ from jaxsens.core.results.statistics import (
     stratified_mean,
 )
 from jaxsens.first_order.run import warn_if_far
-from tests.core.flip_sensitivity.made import made
+from tests.made_results import made
 
 
 def population(kind: str, flips: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 
 from jaxsens.core.base.programs import Platform
 from jaxsens.core.engines.engine import Cost, Engine, FlipBlock
@@ -53,6 +55,11 @@ TOKENS = np.array([np.arange(11) % 3, (np.arange(11) + 1) % 3], np.int32)
 FLIPS = [(b, p, s) for b in range(2) for p in range(11) for s in range(3) if s != TOKENS[b, p]]
 INPUTS, POSITIONS, SYMBOLS = (np.array(column) for column in zip(*FLIPS, strict=True))
 EXPECTED = np.array([100.0 * p + 10.0 * s + TOKENS[b, p] + 1 for b, p, s in FLIPS], np.float32)
+
+
+def mesh_of(count: int) -> Mesh:
+    """The first devices, in one axis."""
+    return Mesh(np.array(jax.devices()[:count]), ("flips",))
 
 
 def spread(

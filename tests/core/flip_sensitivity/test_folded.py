@@ -25,15 +25,12 @@ from jaxsens.core.models.transformer.parameters import initialise, parameters_fr
 from jaxsens.core.placement import program, run
 from jaxsens.core.placement.placement import Placement
 from tests.core.flip_sensitivity.conformance import sharpened
-from tests.small_models import small
+from tests.core.flip_sensitivity.formula import mesh_of
+from tests.small_models import small, word
 from tests.tolerances import CARRIED
 
 BLOCK = 16
-ONE_DEVICE = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("flips",))
-
-
-def word(n: int, seed: int = 0, alphabet: int = 3) -> np.ndarray:
-    return np.append(np.random.default_rng(seed).integers(0, alphabet, n - 1), alphabet)
+ONE_DEVICE = mesh_of(1)
 
 
 def flips_of(tokens: np.ndarray, positions: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 
-import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
 
 import jaxsens
 from jaxsens.core.placement import run
 from jaxsens.core.placement.program import FlipRequest
+from tests.core.flip_sensitivity.formula import mesh_of
 from tests.small_models import small
-
-
-def mesh_of(count: int) -> Mesh:
-    return Mesh(np.array(jax.devices()[:count]), ("flips",))
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from jaxsens.core.results.statistics import MeasuredSample, count_limits, least_mean, mean_ends
-from tests.core.flip_sensitivity.made import made
-from tests.refusals import refusal
+from tests.made_results import made
+from tests.refusals import refused
 from tools.mean_coverage import LEAST, NOMINAL, POPULATIONS, row_of, sampled
 
 CONTRADICTED = (
@@ -90,8 +90,7 @@ def test_an_upper_end_needs_a_value_that_no_flip_exceeds():
 
 @pytest.mark.parametrize("wrong", [-1, math.nan, "1", True, [2], 0.5])
 def test_what_is_no_bound_is_refused(wrong):
-    with refusal("largest"):
-        made(np.ones(3), populations=[9]).mean_interval(largest=wrong)
+    refused("largest", made(np.ones(3), populations=[9]).mean_interval, largest=wrong)
 
 
 @pytest.mark.parametrize("values", [np.zeros(15), np.ones(15), np.full(15, 1e-30), np.eye(15)[3]])

@@ -12,11 +12,8 @@ import pytest
 
 from jaxsens import InputError, load_result
 from jaxsens.core.base.sealed import digest
-from jaxsens.core.engines.engine import EngineChoice
-from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.results.measured import Provenance
-from jaxsens.core.results.result import FlipSensitivity, load_with_metadata
-from tests.made_results import request
+from jaxsens.core.results.result import load_with_metadata
+from tests.made_results import made
 from tests.refusals import refusal, refused
 
 ARRAYS = ("values", "resolution", "inputs", "positions", "symbols", "tokens")
@@ -26,16 +23,9 @@ ARRAYS = ("values", "resolution", "inputs", "positions", "symbols", "tokens")
 def result():
     n = 5
     values = np.random.default_rng(0).exponential(size=2 * (n - 1)).astype(np.float32)
-    columns = np.repeat([0, 1], n - 1), np.tile(np.arange(n - 1), 2)[:, None], np.ones((2 * (n - 1), 1), int)
-    return FlipSensitivity(
-        values=values,
-        resolution=0 * values,
-        flips=FlipTable(*columns, populations=np.array([n - 1, n - 1]), alphabet=(0, 1)),
-        tokens=np.zeros((2, n), np.int32),
-        asked=request(outputs=(0, 2), readout=4, counts=(n - 1, n - 1)),
-        engine=EngineChoice("vmap", "asked for"),
-        run=Provenance("float32", {"jax": "0"}),
-    )
+    tokens, versions = np.zeros((2, n), np.int32), {"jax": "0"}
+    where = {"inputs": np.repeat([0, 1], n - 1), "positions": np.tile(np.arange(n - 1), 2), "tokens": tokens}
+    return made(values, **where, outputs=(0, 2), readout=4, dtype="float32", versions=versions)
 
 
 def same(one, other):

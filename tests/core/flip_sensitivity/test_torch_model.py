@@ -12,6 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens.core.placement.placement import local_mesh
+from tests.core.flip_sensitivity.formula import mesh_of
 from tests.refusals import refused
 
 torch = pytest.importorskip("torch")
@@ -95,6 +96,7 @@ def test_a_module_is_tried_on_the_input_itself():
             word[0, int(position)] = int(symbol)
             assert norm == pytest.approx(float((module(word) - before).norm()), rel=1e-4, abs=1e-6)
     assert len(result) == 9
+    assert "vmap" in str(jaxsens.explain(jaxsens.from_torch(module), 6, flips=3))
 
 
 class Unpaired(Mean):
@@ -115,18 +117,14 @@ def test_inputs_of_other_lengths_are_tried_on_the_input_too(flips):
     assert np.isfinite(found.norms).all()
 
 
-def test_a_module_with_padding_is_explained():
-    assert "vmap" in str(jaxsens.explain(jaxsens.from_torch(Padded().eval()), 6, flips=3))
-
-
-def test_rows_are_read_where_the_readout_says():
+def test_a_module_is_measured_as_the_same_network_in_jax_and_read_where_the_readout_says():
     model = jaxsens.from_torch(Rows().eval())
     refused("readout", measured, model)
-    for readout in (0, "last", "mean"):
-        expected = measured(InJax("float32"), readout=readout)
-        np.testing.assert_allclose(
-            measured(model, readout=readout).norms, expected.norms, rtol=1e-4, atol=1e-6
-        )
+    tried = [(model, False, readout) for readout in (0, "last", "mean")]
+    for one, mean, readout in (*tried, (jaxsens.from_torch(Mean().eval()), True, "mean")):
+        result, expected = measured(one, readout=readout), measured(InJax("float32", mean), readout=readout)
+        np.testing.assert_allclose(result.norms, expected.norms, rtol=1e-4, atol=1e-6)
+        assert (result.engine.name, result.dtype) == ("vmap", "float32")
 
 
 def test_a_module_in_float64_is_measured_in_float64():
@@ -155,14 +153,10 @@ def test_a_batch_is_one_call_and_threads_take_turns_without_waiting_for_each_oth
         TOKENS,
         SYMBOLS,
         readout="mean",
-        placement=jaxsens.Placement(one_cpu(), batch_size=9),
+        placement=jaxsens.Placement(mesh_of(1), batch_size=9),
     )
     assert module.seen.count((9, 6)) == 4
     np.testing.assert_allclose(one.norms, result.norms, rtol=1e-5)
-
-
-def one_cpu() -> jax.sharding.Mesh:
-    return jax.sharding.Mesh(np.array(jax.devices()[:1]), ("flips",))
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -175,7 +169,7 @@ def test_large_batches_do_not_lock_up(threads):
             jaxsens.from_torch(Mean().eval()),
             long,
             flips=jaxsens.Substitute(SYMBOLS, sample=256),
-            placement=jaxsens.Placement(one_cpu(), batch_size=64),
+            placement=jaxsens.Placement(mesh_of(1), batch_size=64),
         )
     finally:
         torch.set_num_threads(before)
@@ -283,11 +277,3 @@ def test_ids_beyond_the_embedding_are_refused_before_anything_is_measured():
 def test_explain_counts_the_operations_of_a_pass():
     told = jaxsens.explain(jaxsens.from_torch(Mean().eval()), 6, flips=SYMBOLS, readout="mean")
     assert told.operations == 37 * 2 * 6 * WIDTH * 3
-
-
-def test_a_module_is_measured_as_the_same_network_in_jax():
-    module = Mean().eval()
-    result = measured(jaxsens.from_torch(module), readout="mean")
-    expected = measured(InJax("float32", mean=True), readout="mean")
-    np.testing.assert_allclose(result.norms, expected.norms, rtol=1e-4)
-    assert (result.engine.name, result.dtype) == ("vmap", "float32")

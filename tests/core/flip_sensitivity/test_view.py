@@ -21,8 +21,8 @@ from jaxsens.core.results.pictures import picture
 from jaxsens.core.results.pictures.view import spaced, text_pieces
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.results.statistics import Estimated
-from tests.core.flip_sensitivity.made import made
-from tests.refusals import refusal
+from tests.made_results import made
+from tests.refusals import refused
 
 NAMES = {0: "[CLS]", 1: "un", 2: "##do", 3: "<b>", 4: "a"}
 
@@ -125,8 +125,7 @@ def test_the_coloured_text_is_a_picture_too(result, tmp_path):
     ],
 )
 def test_a_file_of_another_kind_is_refused_with_the_method_for_it(method, name, remedy, tmp_path):
-    with refusal("path"):
-        getattr(shown(), method)(tmp_path / name)
+    refused("path", getattr(shown(), method), tmp_path / name)
     assert not list(tmp_path.iterdir())
 
 
@@ -302,10 +301,8 @@ def test_a_page_needs_nothing_else(tmp_path):
 
 
 def test_bad_arguments_of_a_page_are_refused(tmp_path):
-    with refusal("by"):
-        shown().to_html(tmp_path / "r.html", by="max")  # pyright: ignore[reportArgumentType]
-    with refusal("title"):
-        shown().to_html(tmp_path / "r.html", title=3)  # pyright: ignore[reportArgumentType]
+    refused("by", shown().to_html, tmp_path / "r.html", by="max")
+    refused("title", shown().to_html, tmp_path / "r.html", title=3)
     assert not (tmp_path / "r.html").exists()
 
 
@@ -332,8 +329,7 @@ def test_a_plot_can_be_drawn_in_given_axes(close):
     _, axes = pyplot.subplots()
     assert shown(names={**NAMES, 3: "$x$"}).plot(axes) == [axes]
     axes.figure.canvas.draw()  # a dollar sign is no mathematics
-    with refusal("axes"):
-        shown().plot("here")
+    refused("axes", shown().plot, "here")
     many = shown(tokens=np.zeros((13, 4), np.int32))
     with pytest.raises(jaxsens.InputError, match="13 inputs': a figure has room for 12"):
         many.plot()

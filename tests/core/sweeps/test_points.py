@@ -20,7 +20,7 @@ from jaxsens.core.sweeps.config import load_sweep_config
 from jaxsens.core.sweeps.points import compute, describe_point, is_statistic, read_point, select, write_point
 from jaxsens.core.sweeps.sweep import PointsJob, point_row, run_sweep
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, quiet, tiny_sweep
-from tests.made_results import made_result
+from tests.made_results import made
 from tests.refusals import refused
 
 
@@ -45,6 +45,7 @@ def key(sweep, variant="softmax", n=4, seed=0):
         ("feed_forward = 0", 'feed_forward = 0\n[measure]\nmeasure = {kind = "l2", outputs = [0, 2]}'),
         ("feed_forward = 0", 'feed_forward = 0\n[inputs]\nkind = "balanced"'),
         ("feed_forward = 0", "feed_forward = 0\ncentred_scores = true"),
+        ("feed_forward = 0", 'feed_forward = 0\ninitialisation = {type = "Uniform", bound = 10}'),
     ],
 )
 def test_what_determines_the_numbers_changes_the_key(before, after):
@@ -75,6 +76,7 @@ def test_what_does_not_determine_the_numbers_leaves_the_key(before, after):
 def test_keys_are_those_under_which_points_are_stored_already():
     # A changed key would measure every point of every directory again: see FORMAT in points.py.
     assert key(tiny_sweep()) == "2c3a10375282d1bc3013a4947f0b728b6c67d50f362e624b50de925c7827465a"
+    assert len({point.key for point in tiny_sweep().points}) == 8
 
 
 def test_the_order_of_output_coordinates_is_not_in_the_key():
@@ -246,7 +248,7 @@ def test_other_names_are_no_statistics(name):
 
 KEPT = ("mean", "max")
 POINT = tiny_sweep().points[0]
-FLOOR = made_result([1e-8, 3e-8, 0.0], resolution=np.full(3, 1e-7))
+FLOOR = made([1e-8, 3e-8, 0.0], resolution=1e-7)
 
 
 def test_a_point_keeps_what_its_statistics_are_at_most(tmp_path):
@@ -271,14 +273,9 @@ def test_a_plateau_of_rounding_is_not_fitted():
     for n in (8, 16, 32, 64, 128, 256):
         true = np.full(4, float(n) ** -4)
         # Engines that subtract outputs see their rounding in place of smaller changes.
-        seen = made_result(np.maximum(true, 3e-7), resolution=np.full(4, 1e-6))
+        seen = made(np.maximum(true, 3e-7), resolution=1e-6)
         rows.append(point_row(describe_point(POINT, seen, KEPT, 1.0)) | {"variant": "a", "n": n})
     mean, _ = fit_exponents(pd.DataFrame(rows))
     assert mean.unresolved == 5  # 16^-4 is 1.5e-5, which 1e-6 blurs by over 1 %
     assert np.isnan(mean.exponent)
     assert mean.without == (16, 32, 64, 128, 256)
-
-
-def test_points_differ_in_their_keys():
-    keys = [point.key for point in tiny_sweep().points]
-    assert len(set(keys)) == len(keys) == 8

@@ -10,16 +10,12 @@ import pytest
 from rich.console import Console
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.engines.engine import EngineChoice
-from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.measures import L2
 from jaxsens.core.report import page
 from jaxsens.core.report.figures import ReportFigure
-from jaxsens.core.results.measured import Provenance
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import Sweep
-from tests.made_results import request
+from tests.made_results import made
 
 TINY = """
 title = "tiny"
@@ -76,12 +72,6 @@ def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensit
     symbols = 1 - words[:, :-1].ravel()
     first = float(np.asarray(model.parameters.embedding)[0, 0])
     values = np.abs(first + positions + symbols).astype(np.float32) / n
-    return FlipSensitivity(
-        values=values,
-        resolution=np.zeros_like(values),
-        flips=FlipTable(inputs, positions[:, None], symbols[:, None], np.full(batch, n - 1), (0, 1)),
-        tokens=words,
-        asked=request(measure=options.get("measure", L2()), readout="last", counts=(n - 1,) * batch),
-        engine=EngineChoice("fake", "for tests"),
-        run=Provenance("float32", {"device": "none", "jaxsens": "test"}),
-    )
+    given = {"inputs": inputs, "positions": positions, "symbols": symbols, "tokens": words, "readout": "last"}
+    versions = {"device": "none", "jaxsens": "test"}
+    return made(values, **given, measure=options.get("measure", "l2"), dtype="float32", versions=versions)

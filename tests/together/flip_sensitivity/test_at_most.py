@@ -23,7 +23,7 @@ from jaxsens.core.results.pictures.plot import draw_profile
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.core.results.rounding import ForwardPass, forward_pass, unreliable
 from jaxsens.first_order import run
-from tests.core.flip_sensitivity.made import made as result_of
+from tests.made_results import made as result_of
 from tests.refusals import refused
 
 
@@ -221,14 +221,8 @@ def test_a_model_whose_output_is_nan_is_refused_by_every_engine(where, engine):
     broken = with_nan(model(logits=3), where)
     with pytest.raises(InputError, match="output on input 0 is not finite in float32; look for NaN"):
         jaxsens.flip_sensitivity(broken, words(16), engine=engine)
-    refused(
-        "model",
-        jaxsens.theory.worst_input,
-        broken,
-        16,
-        search=jaxsens.theory.Search(exact=False, budget=1),
-        engine=engine,
-    )
+    search = jaxsens.theory.Search(exact=False, budget=1)
+    refused("model", jaxsens.theory.worst_input, broken, 16, search=search, engine=engine)
 
 
 def test_the_input_that_gives_no_number_is_named():

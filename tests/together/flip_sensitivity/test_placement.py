@@ -25,14 +25,11 @@ from tests.core.flip_sensitivity.formula import (
     FLIPS,
     POSITIONS,
     Formula,
+    mesh_of,
     spread,
 )
 from tests.refusals import refusal
-from tests.small_models import small
-
-
-def mesh_of(count: int) -> Mesh:
-    return Mesh(np.array(jax.devices()[:count]), ("flips",))
+from tests.small_models import small, word
 
 
 @pytest.mark.quick(4)
@@ -79,10 +76,6 @@ def test_a_mesh_of_the_callers_own(mesh):
 
 
 # With the engines
-
-
-def word(n: int, seed: int = 0) -> np.ndarray:
-    return np.append(np.random.default_rng(seed).integers(0, 3, n - 1), 3)
 
 
 @pytest.mark.quick(1)

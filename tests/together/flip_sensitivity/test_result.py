@@ -21,10 +21,9 @@ from jaxsens.core.measures import L2
 from jaxsens.core.placement import run
 from jaxsens.core.placement.placement import Placement
 from jaxsens.theory.lemma5 import LayerBound, LayerConstants
-from tests.core.flip_sensitivity.formula import EXPECTED, INPUTS, POSITIONS, SYMBOLS, TOKENS, Formula
-from tests.made_results import made_result
+from tests.core.flip_sensitivity.formula import EXPECTED, INPUTS, POSITIONS, SYMBOLS, TOKENS, Formula, mesh_of
+from tests.made_results import made
 from tests.refusals import refused
-from tests.together.flip_sensitivity.test_placement import mesh_of
 
 
 def weights(n):
@@ -35,14 +34,6 @@ def weights(n):
 def result():
     w = weights(40)
     return jaxsens.flip_sensitivity(lambda t: jnp.stack([w @ t, t[0] * 2.0]), np.zeros((2, 40), int), 2)
-
-
-def sample_of(values, population):
-    """A result of so many flips, drawn of a population."""
-    made = made_result(values)
-    return dataclasses.replace(
-        made, flips=dataclasses.replace(made.flips, populations=np.array([population]))
-    )
 
 
 def tail(m, q, successes):
@@ -56,7 +47,7 @@ def test_the_interval_of_a_quantile_is_the_narrowest_between_two_of_the_sample_t
 ):
     # The k-th smallest of m is above the q-quantile where fewer than k of them are below it.
     norms = np.random.default_rng(m).permutation(np.arange(1.0, m + 1))
-    sampled = sample_of(norms, 10 * m)
+    sampled = made(norms, populations=[10 * m])
     err = (1 - confidence) / 2
     low = max(k for k in range(1, m + 1) if tail(m, q, k) <= err)
     high = min(k for k in range(1, m + 1) if tail(m, q, k) >= 1 - err)
@@ -64,7 +55,7 @@ def test_the_interval_of_a_quantile_is_the_narrowest_between_two_of_the_sample_t
 
 
 def test_a_sample_too_small_to_bound_a_quantile_says_so():
-    few = sample_of(np.array([1.0, 2.0, 3.0]), 100)
+    few = made([1.0, 2.0, 3.0], populations=[100])
     assert few.quantile_interval(0.5, 0.95) == (0.0, np.inf)
     assert few.quantile_interval(0.99, 0.5) == (3.0, np.inf)
 
@@ -105,7 +96,7 @@ def test_the_part_of_a_sample_that_happens_to_have_all_flips_of_its_input_is_exh
 
 
 def test_quantiles_are_interpolated_between_the_values():
-    result = made_result(np.arange(11.0))
+    result = made(np.arange(11.0))
     assert [result.quantile(q) for q in (0, 0.25, 0.5, 0.95, 1)] == pytest.approx([0, 2.5, 5, 9.5, 10])
 
 
