@@ -312,11 +312,11 @@ def layer_norm(config: Any, norm: Any, x: Array) -> Array:
     return (x - mean) / np.sqrt(variance + config.layer_norm_epsilon) * norm.scale + norm.bias
 
 
-def transformer_layer(config: Any, layer: Any, k: int, x: list[Array]) -> list[Array]:
+def transformer_layer(config: Any, layer: Any, k: int, x: list[Array], attend: Any) -> list[Array]:
     """Layer k: attention and per-position map, each with its skip connection, with layer norm before, after or not."""
     pre, post = config.layer_norm == "pre", config.layer_norm == "post"
     z = [layer_norm(config, layer.attention_norm, row) if pre else row for row in x]
-    c = [row + added for row, added in zip(x, attention(config, layer, k, z), strict=True)]
+    c = [row + added for row, added in zip(x, attend(config, layer, k, z), strict=True)]
     if post:
         c = [layer_norm(config, layer.attention_norm, row) for row in c]
     if of_layer(config.feed_forward, k) == 0:
@@ -331,12 +331,14 @@ def transformer_layer(config: Any, layer: Any, k: int, x: list[Array]) -> list[A
     return result
 
 
-def levels(config: Any, parameters: Any, tokens: Any, dtype: Any = np.float64) -> list[Array]:
+def levels(
+    config: Any, parameters: Any, tokens: Any, dtype: Any = np.float64, attend: Any = attention
+) -> list[Array]:
     """y^(0) to y^(L) at every position, each of shape (n, width)."""
     x = embedded(config, parameters, [int(token) for token in tokens], dtype)
     kept = [np.array(x)]
     for k in range(config.layers):
-        x = transformer_layer(config, parameters.layers[k], k, x)
+        x = transformer_layer(config, parameters.layers[k], k, x, attend)
         kept.append(np.array(x))
     return kept
 
@@ -346,9 +348,11 @@ def activations(config: Any, parameters: Any, tokens: Any, dtype: Any = np.float
     return levels(config, parameters, tokens, dtype)[-1]
 
 
-def output(config: Any, parameters: Any, tokens: Any, dtype: Any = np.float64) -> Array:
+def output(
+    config: Any, parameters: Any, tokens: Any, dtype: Any = np.float64, attend: Any = attention
+) -> Array:
     """The readout of the activations, mapped to logits where there is a head."""
-    y = activations(config, parameters, tokens, dtype)
+    y = levels(config, parameters, tokens, dtype, attend)[-1]
     positions = {"last": [len(y) - 1], "mean": range(len(y))}.get(config.readout, [config.readout])
     row = np.zeros(config.width, dtype)
     for position in positions:

@@ -1,4 +1,4 @@
-"""The two references, loops and whole arrays, are written apart and agree."""
+"""The two references of attention, loops and whole arrays, are written apart and agree."""
 
 from __future__ import annotations
 

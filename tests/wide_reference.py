@@ -1,4 +1,4 @@
-"""The forward pass in whole arrays of np.longdouble, for inputs too long for the loops of tests/reference.py.
+"""Attention in whole arrays of np.longdouble, for inputs too long for the loops of tests/reference.py.
 
 It shares no code with the package and does not import JAX. tests/test_wide_reference.py holds it against the loops.
 """
@@ -6,7 +6,7 @@ It shares no code with the package and does not import JAX. tests/test_wide_refe
 from __future__ import annotations
 
 import math
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,6 @@ from tests import reference
 
 Array = np.ndarray
 WIDE = np.longdouble
-
-
-def layer_norm(config: Any, norm: Any, x: Array) -> Array:
-    """The reference's layer normalisation of every row."""
-    return np.array([reference.layer_norm(config, norm, row) for row in x])
 
 
 @cache
@@ -74,9 +69,9 @@ def lead_of(own: Array) -> float | None:
     return float((own.max() - behind.max()) / size) if len(behind) else None
 
 
-def attention(config: Any, layer: Any, k: int, z: Array, leads: list[float]) -> Array:
+def attention(config: Any, layer: Any, k: int, rows: list[Array], leads: list[float]) -> Array:
     """What the attention of layer k adds at every position."""
-    n = len(z)
+    n, z = len(rows), np.array(rows)
     seen = seen_by(reference.of_layer(config.mask, k), n)
     total = np.zeros((n, config.width), WIDE)
     for head in range(reference.of_layer(config.heads, k)):
@@ -97,28 +92,10 @@ def attention(config: Any, layer: Any, k: int, z: Array, leads: list[float]) -> 
     return total
 
 
-def transformer_layer(config: Any, layer: Any, k: int, x: Array, leads: list[float]) -> Array:
-    """Layer k: attention and per-position map with their skips and layer normalisation."""
-    pre, post = config.layer_norm == "pre", config.layer_norm == "post"
-    z = layer_norm(config, layer.attention_norm, x) if pre else x
-    c = x + attention(config, layer, k, z, leads)
-    if post:
-        c = layer_norm(config, layer.attention_norm, c)
-    if reference.of_layer(config.feed_forward, k) == 0:
-        return c
-    inside = layer_norm(config, layer.feed_forward_norm, c) if pre else c
-    hidden = reference.activation(config.activation, inside @ layer.w1.astype(WIDE) + layer.b1)
-    y = c + hidden @ layer.w2.astype(WIDE) + layer.b2
-    return layer_norm(config, layer.feed_forward_norm, y) if post else y
-
-
 def output(config: Any, parameters: Any, tokens: Any, leads: list[float] | None = None) -> Array:
     """The model's output on one word, in np.longdouble. `leads` gets `lead_of` every row of hard attention."""
-    x = np.array(reference.embedded(config, parameters, [int(token) for token in tokens], WIDE))
-    for k in range(config.layers):
-        x = transformer_layer(config, parameters.layers[k], k, x, [] if leads is None else leads)
-    row = x.mean(axis=0) if config.readout == "mean" else x[{"last": -1}.get(config.readout, config.readout)]
-    return row if config.logits is None else row @ parameters.head.astype(WIDE) + parameters.head_bias
+    attend = partial(attention, leads=[] if leads is None else leads)
+    return reference.output(config, parameters, tokens, WIDE, attend)
 
 
 def flip_norms(

@@ -90,31 +90,16 @@ def engine_of(
 
 
 def measured(
-    engine: Engine,
-    parameters: Any,
-    word: Any,
-    flips: list[tuple[int, int]],
-    dtype: str,
-) -> Any:
-    """The norms of flips of one word, those that the engine declines by its fallback, as placement does it."""
-    norms = by_one(engine, parameters, word, flips, dtype)
-    return completed(norms, engine, parameters, word, flips, dtype)
-
-
-def completed(
-    norms: Any,
-    engine: Engine,
-    parameters: Any,
-    word: Any,
-    flips: list[tuple[int, int]],
-    dtype: str,
-) -> Any:
-    """The norms that the engine itself found, with those that it declined by its fallback."""
-    runner = engine.fallback
+    engine: Engine, parameters: Any, word: Any, flips: list[tuple[int, int]], dtype: str
+) -> tuple[Any, float]:
+    """The norms of flips of one word, and the share that the engine declines and its fallback measures, as placement
+    does it."""
+    norms, runner = by_one(engine, parameters, word, flips, dtype), engine.fallback
+    declined = float(np.isnan(norms).mean())
     while runner is not None and np.isnan(norms).any():
         found = by_one(runner, parameters, word, flips, dtype)
         norms, runner = np.where(np.isnan(norms), found, norms), runner.fallback
-    return norms.astype(dtype)
+    return norms.astype(dtype), declined
 
 
 @cache
@@ -123,13 +108,7 @@ def programs(engine: Engine) -> tuple[Any, Any]:
     return jax.jit(engine.prepare), jax.jit(lambda *given: engine.measured(*given)[0])
 
 
-def by_one(
-    engine: Engine,
-    parameters: Any,
-    word: Any,
-    flips: list[tuple[int, int]],
-    dtype: str,
-) -> Any:
+def by_one(engine: Engine, parameters: Any, word: Any, flips: list[tuple[int, int]], dtype: str) -> Any:
     """The norms of flips of one word; NaN where the engine declines, as it does all that it does not resolve."""
     dtype = "float64" if engine.wide else dtype
     prepare, norms = programs(engine)
@@ -174,7 +153,7 @@ def assert_conforms(name: str, case: Case, dtype: str = "float64", cancelling: b
     engine = engine_of(name, config, case.norm, case.outputs)
     if engine is None:
         raise LookupError(f"the engine {name} does not serve {config}")
-    found = measured(engine, parameters, case.word, case.flips, dtype)
+    found, _ = measured(engine, parameters, case.word, case.flips, dtype)
     expected, size = truth(case, parameters)
     tolerance = tolerance_of(name, config, cancelling)
     np.testing.assert_allclose(
