@@ -9,11 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.path import Path
 
-from jaxsens.core.report.data import FlipTables, inexact, statistic_columns
+from jaxsens.core.report.data import FlipTables, statistic_columns
 from jaxsens.core.report.figures import measured_line, sensitivity_figure, sensitivity_panel
 from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.report.panels import variant_styles
@@ -27,15 +26,11 @@ EXACT = points({"a": {"mean": power(-1), "max": power(-0.5)}}, seeds=2)
 STYLES = variant_styles(["a"])
 
 
-def estimated_from(length: int) -> pd.DataFrame:
-    """The table with estimates for inputs of this length and longer ones."""
-    table, long = EXACT.copy(), EXACT["n"] >= length
-    for name, value in (
-        ("measured", 64.0),
-        ("median_error", 0.07),
-        ("rank_correlation", 0.9),
-        ("exceeding", 0.09),
-    ):
+def estimated() -> pd.DataFrame:
+    """The table with estimates for inputs of 128 symbols and longer ones."""
+    table, long = EXACT.copy(), EXACT["n"] >= 128
+    known = {"measured": 64.0, "median_error": 0.07, "rank_correlation": 0.9, "exceeding": 0.09}
+    for name, value in known.items():
         table[name] = np.where(long, value, np.nan)
     table["mean_is"] = table["max_is"] = np.where(long, "estimated", "exact")
     table["mean_low"] = np.where(long, table["mean"] * (0.9 - 0.1 * table["seed"]), np.nan)
@@ -43,21 +38,7 @@ def estimated_from(length: int) -> pd.DataFrame:
     return table
 
 
-TABLE = estimated_from(128)
-
-
-def strokes_of(axes: Axes, k: int) -> list[tuple[float, float]]:
-    """The ends of the k-th set of vertical strokes: 0 for the spread of the first line, 1 for its error bars."""
-    drawn = [one for one in axes.collections if isinstance(one, LineCollection)][k]
-    return [(float(low), float(high)) for (_, low), (_, high) in map(np.asarray, drawn.get_segments())]
-
-
-def test_intervals_reach_from_the_lowest_end_over_seeds_to_the_highest():
-    found = inexact(TABLE, "a", "mean")
-    assert found["hollow"] == {128, 256}
-    assert found["intervals"][128] == pytest.approx((0.8 / 128, 1.2 / 128))
-    assert inexact(TABLE, "a", "max") == {"hollow": {128, 256}, "bounds": {}}
-    assert inexact(EXACT, "a", "mean") == {}
+TABLE = estimated()
 
 
 def test_what_is_known_of_estimates_is_no_statistic():
@@ -67,16 +48,14 @@ def test_what_is_known_of_estimates_is_no_statistic():
 
 def test_estimated_points_are_hollow_and_their_means_have_error_bars():
     fits = fit_exponents(TABLE)
-    (line,) = sensitivity_panel(TABLE, {"a": "a"}, STYLES, statistic="mean").lines
-    assert line.hollow == {128, 256}
-    assert set(line.intervals) == {128, 256}
-    (line,) = sensitivity_panel(TABLE, {"a": "a"}, STYLES, statistic="max").lines
-    assert line.hollow == {128, 256}
-    assert not line.intervals
+    for statistic, intervals in (("mean", {128, 256}), ("max", set())):
+        (line,) = sensitivity_panel(TABLE, {"a": "a"}, STYLES, statistic=statistic).lines
+        assert (line.hollow, set(line.intervals)) == ({128, 256}, intervals)
     figure = sensitivity_figure(TABLE, fits, STYLES, statistics=["mean", "max"])
     assert "Hollow markers are estimates" in figure.caption
     axes = figure.figure.axes[0]
-    ends = sorted(strokes_of(axes, 1))
+    bars = [one for one in axes.collections if isinstance(one, LineCollection)][1]  # after the spread
+    ends = sorted(np.asarray(stroke)[:, 1].tolist() for stroke in bars.get_segments())
     np.testing.assert_allclose(ends, [(0.8 / 256, 1.2 / 256), (0.8 / 128, 1.2 / 128)])
     assert sum(one.get_marker() == "_" for one in axes.lines) == 2
     without = sensitivity_figure(EXACT, fits, STYLES, statistics=["mean"])
@@ -130,20 +109,22 @@ def test_the_report_says_how_good_the_estimates_are():
 FLOOR = 2e-3
 
 
-def blurred_from(length: int) -> pd.DataFrame:
-    """Powers of n, which from a length on are only known to be at most a floor."""
+def blurred() -> pd.DataFrame:
+    """Powers of n, which from 128 on are only known to be at most a floor."""
     table = points({"a": {"mean": power(-2), "max": power(-1)}}, seeds=2)
-    long = table["n"] >= length
+    long = table["n"] >= 128
     return table.assign(
         mean=np.where(long, FLOOR, table["mean"]), mean_is=np.where(long, "at most", "exact"), max_is="exact"
     )
 
 
-FLOORED = blurred_from(128)
+FLOORED = blurred()
 
 
-def test_zeros_beside_unresolved_values_are_not_called_exact_zeros_everywhere():
-    table = FLOORED.assign(mean=np.where(FLOORED["mean_is"] == "exact", 0.0, FLOOR))
+@pytest.mark.parametrize(("kind", "value"), [("at most", FLOOR), ("lower bound", 0.0)])
+def test_zeros_beside_values_that_are_not_exact_are_not_called_exact_zeros_everywhere(kind, value):
+    exact = FLOORED["mean_is"] == "exact"
+    table = FLOORED.assign(mean=np.where(exact, 0.0, value), mean_is=np.where(exact, "exact", kind))
     assert not fit_exponents(table)[0].always_zero
 
 
@@ -197,7 +178,6 @@ def test_a_floor_is_drawn_hollow_with_an_arrow_down_and_off_the_line():
     assert "is what the value is at most" in figure.caption
     for other in ("Hollow markers are estimates", "arrow up is a lower bound"):
         assert other not in figure.caption
-    assert inexact(FLOORED, "a", "mean")["bounds"] == {128: "at most", 256: "at most"}
     mean, largest = figure.figure.axes[:2]
 
     def arrows(axes):
@@ -208,8 +188,7 @@ def test_a_floor_is_drawn_hollow_with_an_arrow_down_and_off_the_line():
     joined = next(line for line in mean.lines if line.get_linewidth() == 1.6)
     assert np.isnan(joined.get_ydata()).tolist() == [False] * 3 + [True] * 2
     assert clashes(figure.figure) == []
-    line = measured_line(FLOORED, "a", "mean", "a", STYLES["a"])
-    assert line.hollow == {128, 256}
+    assert measured_line(FLOORED, "a", "mean", "a", STYLES["a"]).hollow == {128, 256}
 
 
 def test_the_report_names_the_lengths_that_a_dtype_does_not_resolve():

@@ -268,11 +268,6 @@ def reported(swept, tmp_path_factory):
     return directory
 
 
-@pytest.fixture
-def sweep_copy(swept, tmp_path):
-    return shutil.copytree(swept, tmp_path / "copy")
-
-
 def files_below(directory):
     return {file.relative_to(directory).as_posix() for file in directory.rglob("*") if file.is_file()}
 
@@ -302,7 +297,8 @@ def test_a_report_written_again_has_the_same_bytes(reported, tmp_path):
 
 
 @pytest.mark.long
-def test_a_sweep_without_a_finished_point_is_refused_and_nothing_written(sweep_copy):
+def test_a_sweep_without_a_finished_point_is_refused_and_nothing_written(swept, tmp_path):
+    sweep_copy = shutil.copytree(swept, tmp_path / "copy")
     shutil.rmtree(sweep_copy / "points")
     before = files_below(sweep_copy)
     refused("directory", load_sweep, sweep_copy)

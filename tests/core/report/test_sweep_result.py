@@ -161,13 +161,10 @@ def test_a_plot_is_one_panel_with_the_variants_labels_and_title_that_are_given(s
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["unbounded", "ours"]
     assert right.get_title(loc="center") == "Largest"
     drawn = {line.get_color() for line in right.lines if line.get_marker() != "None"}
-    assert drawn == {six_styles()["softmax"].colour, six_styles()["unbounded"].colour}
+    styles = variant_styles([*dict.fromkeys(six_variants()["variant"])])
+    assert drawn == {styles["softmax"].colour, styles["unbounded"].colour}
     assert all(axes.get_title(loc) == "" for axes in [six.plot(axes=left)] for loc in ("left", "center"))
     assert ZERO_LABEL in y_labels(left)
-
-
-def six_styles():
-    return variant_styles([*dict.fromkeys(six_variants()["variant"])])
 
 
 def test_a_plot_without_axes_makes_a_figure_that_pyplot_shows(six):
