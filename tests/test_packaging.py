@@ -203,7 +203,7 @@ def test_the_image_refuses_an_unknown_accelerator(stages, tmp_path):
     assert "ACCELERATOR=cuda11: must be" in ran.stderr
 
 
-CLUSTER = Path(__file__).resolve().parents[1] / "cluster"
+CLUSTER = ROOT / "cluster"
 SLURM = sorted(CLUSTER.glob("*.sbatch"))
 KUBERNETES = sorted(CLUSTER.glob("*.yaml"))
 
@@ -290,13 +290,12 @@ def test_the_requests_for_accelerators_are_sound_too(name, kind, tmp_path):
     validate(document)
 
 
-EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 TINY = "--functions first mean --lengths 3 4 --width 4 --batch 16 --steps 300 --learning-rate 3e-2"
 
 
 @pytest.mark.long
 def test_sharpness_trains_measures_and_writes_a_table_and_a_figure(tmp_path):
-    command = [sys.executable, str(EXAMPLES / "sharpness.py"), str(tmp_path / "out"), *TINY.split()]
+    command = [sys.executable, str(ROOT / "examples" / "sharpness.py"), str(tmp_path / "out"), *TINY.split()]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     table = (tmp_path / "out" / "sharpness.md").read_text(encoding="utf-8")
     assert table in printed

@@ -13,9 +13,9 @@ import pytest
 
 import jaxsens
 from jaxsens import logic, theory
-from jaxsens.cli import main
+from tests.commands import run
 from tests.core.sweeps.tiny import TINY
-from tests.refusals import refusal
+from tests.refusals import refused
 from tools.wrong_arguments import RIGHT, WRONG, Call, Tally, own_arguments, tried
 
 CALLS = {
@@ -58,15 +58,12 @@ def test_an_argument_of_a_wrong_type_is_one_error_that_names_it(name):
 @pytest.mark.parametrize("method", ["save", "to_html", "to_png", "to_svg"])
 @pytest.mark.parametrize("wrong", ["object", "minus one", "true", "NUL", "surrogate", "lambda", "NaN"])
 def test_a_path_that_no_file_can_have_is_refused(method, wrong):
-    with refusal("path"):
-        getattr(RIGHT["result"](), method)(WRONG[wrong])
+    refused("path", getattr(RIGHT["result"](), method), WRONG[wrong])
 
 
 def test_a_restriction_and_an_address_of_wrong_types_are_named():
-    with refusal("restriction"):
-        theory.check(None, RIGHT["model"]())  # pyright: ignore[reportArgumentType]
-    with refusal("address"):
-        jaxsens.service.Client(Path("x"), "t")  # pyright: ignore[reportArgumentType]
+    refused("restriction", theory.check, None, RIGHT["model"]())
+    refused("address", jaxsens.service.Client, Path("x"), "t")
 
 
 def test_a_formula_that_needs_no_layer_is_measured_by_a_function_of_its_output():
@@ -96,20 +93,9 @@ BASE: dict[str, tuple[str, ...]] = {
 ARGUMENT = "without an option"
 
 
-def ended(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
-    """The exit code and standard error of a command."""
-    try:
-        code = main(list(words))
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 2
-    return code, capsys.readouterr().err
-
-
 def options(command: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The options of a command that take a value, as its help tells them."""
-    with pytest.raises(SystemExit):
-        main([command, "--help"])
-    return sorted(set(re.findall(r"(--[a-z0-9-]+) [A-Z{\[]", capsys.readouterr().out)))
+    return sorted(set(re.findall(r"(--[a-z0-9-]+) [A-Z{\[]", run(capsys, command, "--help")[1])))
 
 
 def what_is_wrong(command: str, option: str, value: str, capsys: pytest.CaptureFixture[str]) -> str | None:
@@ -123,7 +109,7 @@ def what_is_wrong(command: str, option: str, value: str, capsys: pytest.CaptureF
             del given[at : at + 2]
         given += [option, value]
     try:
-        code, said = ended(capsys, command, *given)
+        code, _, said = run(capsys, command, *given)
     except Exception as error:  # noqa: BLE001 - of any class
         return f"{command} {option} {value!r}: {type(error).__name__}: {error}"
     if code not in (0, 2) or "Traceback" in said or (code and not said.strip()):
@@ -152,7 +138,7 @@ def test_a_wrong_value_of_an_option_is_one_error(command, capsys):
 
 
 def test_a_model_without_a_place_starts_no_service(capsys):
-    code, said = ended(capsys, "serve", "--model", "one")
+    code, _, said = run(capsys, "serve", "--model", "one")
     assert code == 2
     assert "--model = 'one='" in said
     assert "http://" not in said
@@ -169,7 +155,7 @@ def test_a_service_closes_no_log_of_the_process_that_it_runs_in(capsys):
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     try:
-        code, said = ended(capsys, "serve", "--model", "one=os:getcwd", "--port", str(port))
+        code, _, said = run(capsys, "serve", "--model", "one=os:getcwd", "--port", port)
     finally:
         os.umask(umask)
     assert code == 2, said
