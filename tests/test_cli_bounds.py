@@ -105,13 +105,6 @@ def test_a_table_that_cannot_be_written_is_refused_before_it_is_computed(tmp_pat
     assert f"{tmp_path / 'afile'} is not a directory" in capsys.readouterr().err
 
 
-@pytest.fixture
-def measured_at_once(monkeypatch):
-    """A stand-in for the measurement of a row."""
-    row = restrictions_table.RestrictionRow("0", 1, 64, 1.0, accepted=True, largest_change=0.0)
-    monkeypatch.setattr(restrictions_table, "measure_restriction", lambda *arguments: row)
-
-
 def test_the_table_of_restrictions_is_written(tmp_path, capsys):
     arguments = ["restrictions", "--models", "1", "--longest", "64"]
     assert main([*arguments, "--out", str(tmp_path / "table.md")]) == 0
@@ -160,12 +153,12 @@ def test_a_file_in_place_of_the_folder_of_rows_is_refused_before_anything_is_com
     assert rows.read_text() == "mine"
 
 
-def test_a_table_that_is_there_is_not_replaced_by_a_part_of_it(
-    measured_at_once, tmp_path, monkeypatch, capsys
-):
+def test_a_table_that_is_there_is_not_replaced_by_a_part_of_it(tmp_path, monkeypatch, capsys):
     def full(*arguments, **options):
         raise OSError(errno.ENOSPC, "No space left on device")
 
+    row = restrictions_table.RestrictionRow("0", 1, 64, 1.0, accepted=True, largest_change=0.0)
+    monkeypatch.setattr(restrictions_table, "measure_restriction", lambda *arguments: row)
     monkeypatch.setattr(job, "write_sealed", full)
     (tmp_path / "t.md").write_text("the whole table")
     assert main(["restrictions", "--models", "1", "--out", str(tmp_path / "t.md")]) == 1

@@ -18,7 +18,7 @@ from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
-from tests.refusals import refusal
+from tests.refusals import refused
 
 
 def model(layers: int, width: int = 64, **options) -> jaxsens.Transformer:
@@ -193,5 +193,4 @@ def test_an_engine_that_nobody_knows_is_no_other_one():
     known = "auto, vmap, incremental, difference, first-order"
     with pytest.raises(jaxsens.InputError, match=f"no rule for the engine SecondOrder; it knows {known}"):
         choose(as_model(model), SecondOrder(), Substitute(), L2(), 8)
-    with refusal("engine"):
-        jaxsens.flip_sensitivity(model, [0, 1, 1], engine="second-order")
+    refused("engine", jaxsens.flip_sensitivity, model, [0, 1, 1], engine="second-order")

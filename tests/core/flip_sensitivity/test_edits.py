@@ -85,12 +85,7 @@ def test_reserved_symbols_are_not_inserted_and_special_ones_not_repeated():
     inserted = flip_sensitivity(model, WORD, flips=Insert())
     assert {*inserted.symbols.tolist()} == {1, 3, 4}
     assert {*inserted.positions.tolist()} == {
-        1,
-        2,
-        3,
-        4,
-        5,
-        6,
+        *range(1, 7)
     }  # not before the special symbol that begins the word
     named = flip_sensitivity(model, WORD, flips=Insert([2], positions=[0]))
     assert listed(named) == [(0, 0, 2)]

@@ -27,7 +27,7 @@ from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement import run
 from jaxsens.core.results.measured import Provenance, fingerprint, weights_of
-from tests.refusals import refusal
+from tests.refusals import refusal, refused
 from tests.small_models import small as config_of
 
 TOKENS = np.random.default_rng(0).integers(0, 3, (2, 24))
@@ -228,13 +228,10 @@ def test_other_versions_are_named_and_not_the_model_whose_program_they_change(pa
 
 
 def test_what_is_no_partial_result_of_the_call_is_refused(partial):
-    with refusal("rest"):
-        partial.joined("partial.parquet")
-    with refusal("flips.symbols"):
-        explain(MODEL, 24, partial.remaining)
+    refused("rest", partial.joined, "partial.parquet")
+    refused("flips.symbols", explain, MODEL, 24, partial.remaining)
     turned = dataclasses.replace(partial.flips, positions=partial.positions[::-1])
-    with refusal("remaining"):
-        completed(dataclasses.replace(partial, flips=turned), **OPTIONS)
+    refused("remaining", completed, dataclasses.replace(partial, flips=turned), **OPTIONS)
 
 
 def closing_over(array, factor=1.0):

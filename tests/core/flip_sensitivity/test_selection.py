@@ -22,6 +22,7 @@ from jaxsens.core.flips.flips import Delete, Mask, Neighbours, Pairs, Repeat, Su
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement.placement import Placement
 from tests import reference
+from tests.core.flip_sensitivity.test_resuming import interrupted
 from tests.lanes import examples
 from tests.refusals import refused
 from tests.small_models import small
@@ -335,17 +336,6 @@ def test_a_profile_of_too_many_cells_names_the_table(monkeypatch):
     assert "a table of 12000000 cells, of which 2 are measured" in refused("", result.profile)
 
 
-def interrupted(flips):
-    def progress(done, total):
-        raise KeyboardInterrupt
-
-    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        flip_sensitivity(
-            MODEL, TWO, flips, progress=progress, engine="vmap", placement=Placement(batch_size=1)
-        )
-    return caught.value.partial
-
-
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "flips",
@@ -361,9 +351,9 @@ def interrupted(flips):
     ],
 )
 def test_the_flips_that_remain_of_an_interrupted_measurement_complete_it(tmp_path, flips):
-    interrupted(flips).save(tmp_path / "partial.parquet")
-    partial = load_result(tmp_path / "partial.parquet")
     given = {"engine": "vmap", "placement": Placement(batch_size=1)}
+    interrupted(1, MODEL, TWO, flips=flips, **given).save(tmp_path / "partial.parquet")
+    partial = load_result(tmp_path / "partial.parquet")
     whole = flip_sensitivity(MODEL, TWO, flips, **given)
     rest = flip_sensitivity(MODEL, TWO, partial.remaining, **given)
     assert 0 < len(partial) < len(whole) == len(partial) + len(rest)

@@ -16,6 +16,7 @@ from jaxsens import InputError, TransformerConfig
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.choices import OUTPUT_GATES
+from jaxsens.core.models.parts.initialisation import Normal, Uniform
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.positions import FunctionComponent, Learned, Limb, Sinusoidal
 from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
@@ -101,6 +102,12 @@ from tests.small_models import small
             ("centred_scores", {"centred_scores": True, "weighting": ("softmax", {"type": kind})})
             for kind in ("Sparsemax", "SinkSoftmax", "AdaptiveSoftmax", "Sigmoid", "Entmax")
         ),
+        ("initialisation", {"initialisation": "xavier"}),
+        ("initialisation", {"initialisation": 10}),
+        ("initialisation.type", {"initialisation": {"type": "Unifrom", "bound": 1}}),
+        ("initialisation.bound", {"initialisation": {"type": "Uniform"}}),
+        ("initialisation.bound", {"initialisation": {"type": "Uniform", "bound": -1.0}}),
+        ("initialisation.deviation", {"initialisation": {"type": "Normal", "deviation": float("inf")}}),
         ("weighting.learned", {"weighting": {"type": "SinkSoftmax", "learned": 1}}),
         ("weighting.alpha", {"weighting": {"type": "Entmax", "alpha": 3.0}}),
         ("weighting.polynomial", {"weighting": {"type": "AdaptiveSoftmax", "polynomial": ["1"]}}),
@@ -137,9 +144,14 @@ def test_what_makes_no_config_is_refused(names, options):
         (AdaptiveSoftmax, {"polynomial": ()}),
         (AdaptiveSoftmax, {"polynomial": (1.0, 0.9)}),
         (AdaptiveSoftmax, {"least_entropy": -1.0}),
+        *(
+            (kind, {name: value})
+            for kind, name in ((Uniform, "bound"), (Normal, "deviation"))
+            for value in (0, -1, float("nan"), float("inf"), "1", True)
+        ),
     ],
 )
-def test_what_makes_no_schedule_and_no_weighting_is_refused(kind, fields):
+def test_what_makes_no_schedule_no_weighting_and_no_distribution_is_refused(kind, fields):
     refused(next(iter(fields)), kind, **fields)
 
 
@@ -212,11 +224,18 @@ def test_a_gate_draws_no_other_parameter_anew_and_its_width_is_one_or_the_heads(
     assert plain(config.replace(output_gate="headwise"))["output_gate"] == "headwise"
 
 
-@pytest.mark.parametrize("fields", [{"by": "row"}, {"inverse_temperature": "log"}])
-def test_a_softmax_needs_a_schedule_and_knows_two_lengths(fields):
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        *((Softmax, fields) for fields in ({"by": "row"}, {"inverse_temperature": "log"})),
+        *((FunctionComponent, fields) for fields in ({"name": ""}, {"function": 3}, {"bounded": 1})),
+    ],
+)
+def test_a_softmax_and_a_function_of_positions_need_arguments_of_their_types(kind, fields):
+    given = {"name": "p", "function": lambda i, n: i} if kind is FunctionComponent else {}
     # In tests the types are checked first, and by a checker that users do not run.
     with pytest.raises((InputError, TypeCheckError)):
-        Softmax(**fields)
+        kind(**{**given, **fields})
 
 
 @pytest.mark.parametrize("name", WEIGHTINGS)

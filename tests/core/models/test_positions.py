@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from jaxtyping import TypeCheckError
 
 import jaxsens
 from jaxsens import Transformer
@@ -98,15 +96,23 @@ def test_limbs_of_the_largest_component_do_not_overflow_up_to_their_length():
     refused("n", Limb("square", 0).values, LIMB_LENGTH)
 
 
-def test_terms_of_every_kind_together_follow_the_reference():
-    config = small(positions=TERMS, mask="future")
-    parameters = jax.tree.map(np.asarray, initialise(config, 3))
-    assert parameters.components is not None
-    assert parameters.components.shape == (6, config.width)
-    word = np.array([2, 0, 1, 0, 2, 2, 3])
+OF_LAYERS = small(positions=("index", "alibi"), layer_positions=("none", ("partial-rotary", "relative-bias")))
+
+
+@pytest.mark.parametrize(
+    "config", [small(positions=TERMS, mask="future"), OF_LAYERS], ids=["every kind", "of layers"]
+)
+def test_terms_of_every_kind_together_and_of_single_layers_follow_the_reference(config):
+    parameters, word = random_parameters(config, 3), np.array([2, 0, 1, 0, 2, 2, 3])
     found = Transformer(config, parameters=parameters).activations(word)
     expected = reference.activations(config, parameters, word)
     np.testing.assert_allclose(found, expected, rtol=FORWARD.relative, atol=FORWARD.absolute)
+
+
+def test_terms_of_a_layer_are_in_no_other():
+    assert [len(OF_LAYERS.layer(k).position_scores) for k in range(2)] == [1, 3]
+    assert not OF_LAYERS.bounded
+    assert small(positions="none", layer_positions=("rotary", "relative-bias")).bounded
 
 
 def test_a_component_draws_its_vector_by_its_name_whatever_else_there_is():
@@ -129,13 +135,6 @@ def test_equal_functions_make_equal_configs_that_share_compiled_programs():
     assert first == second
     assert hash(first) == hash(second)
     assert first != small(positions=FunctionComponent("p", Multiple(4)))
-
-
-# In tests the types are checked first, and by a checker that users do not run.
-@pytest.mark.parametrize("fields", [{"name": ""}, {"function": 3}, {"bounded": 1}])
-def test_a_function_component_needs_a_name_a_function_and_a_bool(fields):
-    with pytest.raises((InputError, TypeCheckError)):
-        FunctionComponent(**{"name": "p", "function": modulus, **fields})
 
 
 def test_a_function_that_cannot_be_hashed_is_refused():
@@ -184,20 +183,6 @@ def test_every_layer_and_head_has_a_table_of_its_own():
     bare = initialise(config.replace(positions="none"), 0).layers[1]
     assert bare.relative_bias is None
     np.testing.assert_array_equal(bare.query, initialise(config, 0).layers[1].query)
-
-
-def test_terms_of_single_layers_follow_the_reference_and_are_of_those_layers_only():
-    config = small(
-        positions=("index", "alibi"), layer_positions=("none", ("partial-rotary", "relative-bias"))
-    )
-    assert [len(config.layer(k).position_scores) for k in range(2)] == [1, 3]
-    parameters = random_parameters(config, 3)
-    word = np.array([2, 0, 1, 0, 2, 2, 3])
-    found = jaxsens.Transformer(config, parameters=parameters).activations(word)
-    expected = reference.activations(config, parameters, word)
-    np.testing.assert_allclose(found, expected, rtol=FORWARD.relative, atol=FORWARD.absolute)
-    assert not config.bounded
-    assert small(positions="none", layer_positions=("rotary", "relative-bias")).bounded
 
 
 def test_tables_of_a_file_describe_them_and_what_was_there_before_keeps_its_keys():

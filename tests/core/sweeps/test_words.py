@@ -18,7 +18,7 @@ from jaxsens.core.sweeps.inputs import (
     read_words,
 )
 from tests.core.sweeps.tiny import TINY, tiny_sweep
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 
 BITS = Symbols(2, 2)
 
@@ -46,6 +46,10 @@ def test_the_stream_of_random_words_is_pinned():
         [0, 0, 1, 0, 1, 1, 0, 1, 1, 0, 1, 2],
         [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 2],
     ]
+    assert RandomWords(2, "balanced").tokens(BITS, 9, 3).tolist() == [
+        [1, 0, 1, 0, 0, 0, 1, 1, 2],
+        [0, 1, 0, 1, 0, 0, 1, 1, 2],
+    ]
 
 
 @pytest.mark.needs("training")
@@ -72,13 +76,6 @@ def test_balanced_words_have_every_symbol_equally_often_or_once_more(m, size, co
     for word in words[:, :m]:
         often = np.bincount(word, minlength=size)
         assert often.max() - often.min() == (m % size != 0)
-
-
-def test_the_stream_of_balanced_words_is_pinned():
-    assert RandomWords(2, "balanced").tokens(BITS, 9, 3).tolist() == [
-        [1, 0, 1, 0, 0, 0, 1, 1, 2],
-        [0, 1, 0, 1, 0, 0, 1, 1, 2],
-    ]
 
 
 ENDS = """
@@ -172,8 +169,7 @@ def test_every_problem_of_a_file_of_words_is_reported(tmp_path):
 def test_the_file_is_looked_for_beside_the_config_and_must_be_there(tmp_path):
     config = tmp_path / "sweep.toml"
     config.write_text(TINY + '[inputs]\nfile = "words.txt"\n')
-    with refusal("inputs.file"):
-        load_sweep_config(config)
+    refused("inputs.file", load_sweep_config, config)
     (tmp_path / "words.txt").write_text("0 1 0\n1 0 1 0 1\n")
     assert load_sweep_config(config).points[0].tokens().tolist() == [[0, 1, 0, 2]]
 

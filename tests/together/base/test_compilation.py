@@ -28,7 +28,7 @@ from jaxsens.core.base.program_cache import processor
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
 from tests.core.sweeps.tiny import TINY
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 from tests.small_models import small
 
 SETTINGS: Any = jax.config  # pyright knows none of its settings
@@ -124,8 +124,7 @@ def test_a_folder_that_cannot_be_used_is_refused_if_it_was_given_and_else_done_w
     tmp_path, monkeypatch, jax_cache
 ):
     (tmp_path / "file").write_text("")
-    with refusal("--compilation-cache"):
-        programs_kept(str(tmp_path / "file"))
+    refused("--compilation-cache", programs_kept, str(tmp_path / "file"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     jax_cache(None)
     with programs_kept(None) as kept:

@@ -96,26 +96,6 @@ def test_functions_and_their_programs_go_while_results_stay(way):
     assert len(results) == 2
 
 
-def test_results_are_kept_by_what_was_given_and_the_oldest_goes(monkeypatch):
-    monkeypatch.setattr(programs, "LARGEST", 2)
-    made = []
-
-    @cached
-    def of(function: Callable[..., Any], number: int) -> tuple[int, str]:
-        made.append((function.__name__, number))
-        return number, function.__name__
-
-    assert of(abs, 1) == of(abs, 1) == (1, "abs")
-    assert of(a_model, 2) == (2, "a_model")
-    assert len(made) == 2
-    of(abs, 1)  # so that the other is the oldest
-    of(max, 3)
-    of(abs, 1)
-    assert len(made) == 3
-    of(a_model, 2)
-    assert made[-1] == ("a_model", 2)
-
-
 def test_what_was_made_of_arrays_goes_with_the_first_of_them():
     made = cached(lambda *arrays: object())
     one, other = jnp.ones(2), jnp.zeros(3)

@@ -199,27 +199,15 @@ def test_decisions_of_large_integers_are_those_of_the_integers():
     found = jaxsens.flip_sensitivity(model, [0, 1, 0], flips=Substitute(3, positions=[0]), measure="decision")
     assert found.norms.tolist() == [1, 1]  # float32 has the same number for all of these
     one = lambda t: (2**24 + t[0])[None]  # noqa: E731
-    found = jaxsens.flip_sensitivity(
-        one,
-        [0, 1],
-        flips=Substitute(2, positions=[0]),
-        measure=jaxsens.Decision(threshold=2**24 + 0.5),
-    )
+    threshold = jaxsens.Decision(threshold=2**24 + 0.5)
+    found = jaxsens.flip_sensitivity(one, [0, 1], Substitute(2, positions=[0]), threshold)
     assert found.norms.tolist() == [1]
 
 
 def test_functions_of_integers_that_float32_lacks_are_refused():
-    refused(
-        "model",
-        jaxsens.flip_sensitivity,
-        lambda t: (2**30 + t.sum())[None],
-        [0, 1],
-        3,
-        measure=Function(lambda y: y[0]),
-    )
-    found = jaxsens.flip_sensitivity(
-        lambda t: (1000 + t.sum())[None], [0, 1, 1], 2, measure=Function(lambda y: y[0])
-    )
+    large, small = (lambda t: (2**30 + t.sum())[None]), (lambda t: (1000 + t.sum())[None])
+    refused("model", jaxsens.flip_sensitivity, large, [0, 1], 3, Function(lambda y: y[0]))
+    found = jaxsens.flip_sensitivity(small, [0, 1, 1], 2, Function(lambda y: y[0]))
     assert found.values.tolist() == [1, -1]
 
 
@@ -247,15 +235,17 @@ def test_so_one_does_if_other_outputs_change():
         )
 
 
-def test_decisions_that_do_not_change_are_no_news():
-    model = lambda t: jnp.asarray(TABLE)[t].mean(0) + jnp.array([9.0, 0, 0, 0])  # noqa: E731
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert jaxsens.flip_sensitivity(model, WORD, 3, measure="decision").norms.max() == 0
+HARD = TransformerConfig(alphabet_size=2, layers=1, heads=1, width=8, weighting=AverageHard())
 
 
-def test_hard_attention_that_no_flip_moves_is_no_news():
-    config = TransformerConfig(alphabet_size=2, layers=1, heads=1, width=8, weighting=AverageHard())
+@pytest.mark.parametrize(
+    ("model", "measure"),
+    [
+        (lambda t: jnp.asarray(TABLE)[t].mean(0) + jnp.array([9.0, 0, 0, 0]), "decision"),
+        (Transformer(HARD, seed=0), "l2"),
+    ],
+)
+def test_decisions_and_hard_attention_that_do_not_change_are_no_news(model: Any, measure: Any):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        jaxsens.flip_sensitivity(Transformer(config, seed=0), [0, 1, 0, 1])
+        assert jaxsens.flip_sensitivity(model, [0, 1, 0, 1], 2, measure).norms.max() == 0

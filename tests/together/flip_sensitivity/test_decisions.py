@@ -18,7 +18,7 @@ from jaxsens.core.measures import Decision
 from jaxsens.core.models.parts.initialisation import Uniform
 from jaxsens.core.sweeps.inputs import AllWords, Symbols
 from tests.reference import output
-from tests.refusals import refusal
+from tests.refusals import refused
 
 
 def every_word(n, size=2):
@@ -136,13 +136,10 @@ def test_a_threshold_is_saved_and_compared(tmp_path):
     result, other = (boolean(majority, words, threshold=t) for t in (0.5, 0.0))
     result.save(tmp_path / "result.parquet")
     assert jaxsens.load_result(tmp_path / "result.parquet").measure == Decision(0.5)
-    with refusal("measure"):
-        result.joined(other)
+    refused("measure", result.joined, other)
 
 
 def test_a_threshold_is_of_the_decision_of_one_output():
-    with refusal("threshold"):
-        Decision(float("nan"))
+    refused("threshold", Decision, float("nan"))
     model = jaxsens.Transformer(CONFIGS[1], seed=0)
-    with refusal("measure.threshold"):
-        flip_sensitivity(model, [0, 1, 3], measure=Decision(threshold=0.5))
+    refused("measure.threshold", flip_sensitivity, model, [0, 1, 3], measure=Decision(threshold=0.5))

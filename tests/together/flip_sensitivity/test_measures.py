@@ -17,6 +17,7 @@ from jaxsens.core.measures import KL, Comparison, Cosine, Function, Measure
 from jaxsens.core.placement.placement import Placement
 from tests import reference
 from tests.core.flip_sensitivity.conformance import engine_of
+from tests.core.flip_sensitivity.test_resuming import interrupted
 from tests.measure_reference import exact, measured
 from tests.refusals import refused
 from tests.small_models import small
@@ -233,13 +234,8 @@ def log_probability_again(y):
     ids=["comparison", "function"],
 )
 def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp_path, measure, same, other):
-    def progress(done, total):
-        raise KeyboardInterrupt
-
     options: dict[str, Any] = {"placement": Placement(batch_size=1), "engine": "vmap"}
-    with pytest.raises(jaxsens.MeasurementInterrupted) as caught:
-        of_measure(measure, progress=progress, **options)
-    caught.value.partial.save(tmp_path / "partial.parquet")
+    interrupted(1, MODEL, WORD, measure=measure, **options).save(tmp_path / "partial.parquet")
     partial = load_result(tmp_path / "partial.parquet")
     completed = partial.joined(of_measure(same, flips=partial.remaining, **options))
     whole = of_measure(measure, **options)

@@ -15,7 +15,7 @@ from jaxsens.cli import measure as command
 from jaxsens.cli.measure import InputOptions, OutputOptions
 from jaxsens.core.placement import run
 from jaxsens.core.placement.run import progress_of
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 
 
 class Terminal(io.StringIO):
@@ -109,8 +109,7 @@ def test_a_measurement_tells_its_bar_of_every_flip(monkeypatch):
 def test_what_is_no_progress_is_refused_before_anything_is_measured(wrong):
     refused("progress", measure, progress=wrong)
     if not callable(wrong):
-        with refusal("progress"):
-            jaxsens.theory.worst_input(model, 4, 2, progress=wrong)
+        refused("progress", jaxsens.theory.worst_input, model, 4, 2, progress=wrong)
 
 
 @pytest.mark.parametrize("quiet", [True, False])

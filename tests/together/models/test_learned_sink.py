@@ -20,7 +20,7 @@ from jaxsens.core.models.transformer.layers import LayeredTransformer, layered_t
 from jaxsens.core.models.transformer.parameters import initialise
 from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.loop import train
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 from tests.small_models import small
 from tests.training.tiny import tiny
 
@@ -28,35 +28,17 @@ LEARNED = SinkSoftmax(logit=0.5, learned=True)
 WORD = [0, 1, 1, 0, 1, 0, 0, 2]
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> Any:
-    """A transformer after a few steps of training, and where it is kept."""
-    directory = tmp_path_factory.mktemp("sinks")
+def test_training_moves_every_sink_on_its_own_and_a_checkpoint_keeps_them(tmp_path):
     weighting = {"type": "SinkSoftmax", "logit": 0.5, "learned": True}
-    model = {
-        "kind": "transformer",
-        "width": 8,
-        "heads": 2,
-        "layers": 1,
-        "layer_norm": "pre",
-        "dtype": "float64",
-    }
-    config = tiny(model={**model, "weighting": weighting}, optimiser={"steps": 8}, evaluation={"every": 0})
-    return train(config, directory).model, directory
-
-
-def test_training_moves_every_sink_on_its_own(trained):
-    sinks = np.concatenate([layer.sink for layer in trained[0].parameters.layers])
-    assert len(set(sinks)) == 2
-    assert np.all(np.abs(sinks - 0.5) > 1e-3)
-
-
-def test_a_checkpoint_keeps_them(trained):
-    model, directory = trained
-    kept = load_checkpoint(directory).model
-    assert kept.config == model.config
-    for layer, other in zip(kept.parameters.layers, model.parameters.layers, strict=True):
-        np.testing.assert_array_equal(layer.sink, other.sink)
+    sizes = {"width": 8, "heads": 2, "layers": 1, "layer_norm": "pre", "dtype": "float64"}
+    model = {"kind": "transformer", **sizes, "weighting": weighting}
+    found = train(tiny(model=model, optimiser={"steps": 8}, evaluation={"every": 0}), tmp_path).model
+    (sinks,) = (layer.sink for layer in found.parameters.layers)
+    assert len(set(sinks.tolist())) == 2
+    assert np.all(np.abs(np.asarray(sinks) - 0.5) > 1e-3)
+    kept = load_checkpoint(tmp_path).model
+    assert kept.config == found.config
+    np.testing.assert_array_equal(kept.parameters.layers[0].sink, sinks)
 
 
 def test_they_start_at_the_logit_and_no_other_parameter_is_drawn_anew():
@@ -124,8 +106,7 @@ class Forgetful(LayeredTransformer):
 def test_a_model_without_the_parameter_is_refused_and_the_logit_is_not_used_for_it():
     config = small(weighting=LEARNED, dtype="float32")
     parameters = initialise(config, 0)
-    with refusal("learned"):
-        Forgetful(config, len(WORD))(parameters, jnp.asarray(WORD))
+    refused("learned", Forgetful(config, len(WORD)), parameters, jnp.asarray(WORD))
     assert Attention(2, weighting=LEARNED).weighting == LEARNED
     bare = tuple(dataclasses.replace(layer, sink=None) for layer in parameters.layers)
     refused(

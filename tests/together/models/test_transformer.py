@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from jaxsens import InputError, Transformer, TransformerConfig
+from jaxsens import Transformer, TransformerConfig
 from jaxsens.core.base.programs import PLATFORMS, compiled_for, numerics
 from jaxsens.core.models.parts.initialisation import FAN_IN, Normal, Uniform, draw
 from jaxsens.core.models.parts.masks import MASKS
@@ -20,10 +20,8 @@ from jaxsens.core.models.parts.positions import Learned
 from jaxsens.core.models.transformer import layers, trace
 from jaxsens.core.models.transformer.module import build, kinds, network, plain
 from jaxsens.core.models.transformer.parameters import TransformerParameters, initialise, shapes
-from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.training import LSTMConfig
 from tests import reference
-from tests.core.sweeps.tiny import TINY
 from tests.refusals import refusal, refused
 from tests.small_models import (
     POSITIONS_TRIED,
@@ -202,8 +200,7 @@ def test_parameters_of_another_config_are_refused_with_all_that_is_wrong():
 
 @pytest.mark.parametrize("seed", [-1, 1.5, "a", None, True])
 def test_a_seed_or_a_config_that_is_none_is_refused(seed):
-    with refusal("seed"):
-        Transformer(small(), seed=seed)
+    refused("seed", Transformer, small(), seed=seed)
     refused("config seed", Transformer, LSTMConfig(2), seed=seed)
 
 
@@ -261,35 +258,3 @@ def test_the_default_is_left_out_of_what_determines_a_model():
             "bound": 2,
         }
     assert TransformerConfig(2, initialisation="fan-in") == TransformerConfig(2)
-
-
-def test_a_sweep_reads_it_from_its_table():
-    sweep = parse_sweep_config(TINY + 'initialisation = {type = "Uniform", bound = 10}\n')
-    plainly = parse_sweep_config(TINY)
-    network = sweep.variants[0].source.network
-    assert isinstance(network, TransformerConfig)
-    assert network.initialisation == Uniform(10)
-    assert {point.key for point in sweep.points}.isdisjoint(point.key for point in plainly.points)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ("xavier", "initialisation = 'xavier': \"fan-in\", Uniform"),
-        ({"type": "Unifrom", "bound": 1}, 'did you mean "Uniform"'),
-        ({"type": "Uniform"}, "bound: required"),
-        ({"type": "Uniform", "bound": -1.0}, "bound = -1.0: a number above 0"),
-        ({"type": "Normal", "deviation": float("inf")}, "deviation"),
-        (10, "initialisation = 10"),
-    ],
-)
-def test_what_is_no_initialisation_is_refused(given, message):
-    with pytest.raises(InputError) as caught:
-        TransformerConfig(2, initialisation=given)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf"), "1", True])
-def test_what_is_no_width_of_a_distribution_is_refused(value):
-    refused("bound", Uniform, value)
-    refused("deviation", Normal, value)
