@@ -14,12 +14,10 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import accumulate
 from typing import Any, Literal
 
 import jax
 import numpy as np
-from jaxtyping import Float
 
 from jaxsens.core.models.parts.positions import Component, CoordinateTerm, Limb
 from jaxsens.core.models.parts.weighting import Weighting
@@ -82,6 +80,9 @@ def _summed(forms: Iterable[Affine]) -> tuple[tuple[int, float], ...]:
 
 Pair = tuple[Affine, Affine]
 """A query and a key, one number each. A head's score is the sum of query times key over its pairs."""
+
+Units = tuple[tuple[float, float, float], ...]
+"""A piecewise linear function of a number z: the sum of c relu(a z + b) over the units (c, a, b)."""
 
 Sum = tuple[int, int]
 """A sum of counts that is compared with 0, described by H, the sum of |coefficients|, and its constant."""
@@ -183,14 +184,10 @@ class ResidualNetwork:
         self._layer(index).units += [(form, target, weight) for form, weight in units]
         return Affine(((target, 1.0),))
 
-    def shaped(self, *parts: tuple[ReluForm, Affine]) -> Affine:
+    def shaped(self, *parts: tuple[Units, Affine]) -> Affine:
         """The sum of piecewise linear functions, each of its own form, in one coordinate."""
         return self.rectify(
-            *(
-                (unit.slope * form + unit.bias, unit.coefficient)
-                for function, form in parts
-                for unit in function.units
-            )
+            *((slope * form + bias, factor) for units, form in parts for factor, slope, bias in units)
         )
 
     def settled(self, form: Affine) -> int:
@@ -406,42 +403,13 @@ class Builder:
         return self._made[key]
 
 
-@dataclass(frozen=True)
-class Unit:
-    """One hidden unit, coefficient * relu(slope * z + bias)."""
-
-    coefficient: float
-    slope: float
-    bias: float
-
-
-@dataclass(frozen=True)
-class ReluForm:
-    """A piecewise linear function of one number z as a sum of hidden units, which a feed-forward layer can compute."""
-
-    units: tuple[Unit, ...]
-
-    def __call__(self, z: Float[np.ndarray, "..."]) -> Float[np.ndarray, "..."]:
-        """The function at each z, in the dtype of z."""
-        parts = [unit.coefficient * np.maximum(unit.slope * z + unit.bias, 0) for unit in self.units]
-        return np.sum(parts, axis=0)
-
-    @property
-    def lipschitz(self) -> float:
-        """The steepest slope. An error in z grows by at most this factor."""
-        kinks = sorted(self.units, key=lambda unit: -unit.bias / unit.slope)
-        falling = sum(unit.coefficient * unit.slope for unit in kinks if unit.slope < 0)
-        changes = (unit.coefficient * abs(unit.slope) for unit in kinks)
-        return max(abs(slope) for slope in accumulate(changes, initial=falling))
-
-
-ROUND = ReluForm((Unit(1, 2, -1 / 2), Unit(-1, 2, -3 / 2)))
+ROUND: Units = ((1, 2, -1 / 2), (-1, 2, -3 / 2))
 """Lemma 9: relu(2 z - 1/2) - relu(2 z - 3/2), which is 0 for z <= 1/4 and 1 for z >= 3/4.
 
 This is exact in float32 and float64 up to z = 2^21, since both subtracted numbers are multiples of the spacing of z."""
 
-AT_LEAST_ZERO = ReluForm((Unit(1, 2, 3 / 2), Unit(-1, 2, 1 / 2)))
+AT_LEAST_ZERO: Units = ((1, 2, 3 / 2), (-1, 2, 1 / 2))
 """[k >= 0] for z within 1/4 of the whole number k."""
 
-EQUALS_ZERO = ReluForm((Unit(1, 2, 3 / 2), Unit(-1, 2, 1 / 2), Unit(-1, 2, -1 / 2), Unit(1, 2, -3 / 2)))
+EQUALS_ZERO: Units = ((1, 2, 3 / 2), (-1, 2, 1 / 2), (-1, 2, -1 / 2), (1, 2, -3 / 2))
 """[k = 0] for z within 1/4 of the whole number k."""

@@ -20,8 +20,7 @@ from jaxsens.formal.constructions.network import (
     Builder,
     Mask,
     Pair,
-    ReluForm,
-    Unit,
+    Units,
     total,
 )
 from jaxsens.formal.logic import CountComparison, CountPredicate, Predicate
@@ -95,13 +94,13 @@ def _nearest(builder: Builder, wanted: Affine, gap: float, mask: OneSided) -> li
 
 # Counting
 
-NEGATED_PART = ReluForm((Unit(-1, 1, 0),))
+NEGATED_PART: Units = ((-1, 1, 0),)
 """-relu(z)."""
 
-BEYOND_ONE = ReluForm((Unit(-1, 2, -5 / 2), Unit(1, 2, -7 / 2)))
+BEYOND_ONE: Units = ((-1, 2, -5 / 2), (1, 2, -7 / 2))
 """-[k >= 2] for z within 1/4 of the whole number k >= 1."""
 
-WHOLE_AT_LEAST_ZERO = ReluForm((Unit(1, 1, 1), Unit(-1, 1, 0)))
+WHOLE_AT_LEAST_ZERO: Units = ((1, 1, 1), (-1, 1, 0))
 """[k >= 0] for the whole number k, and 0 for everything below -1."""
 
 SIGN_ERROR = 2 / 256

@@ -13,6 +13,7 @@ embeddings up to n^2, are exact and stay out of the product of error and magnitu
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,33 +145,8 @@ def largest_difference(soft: Transformer, hard: Transformer, words: ArrayLike | 
     return largest
 
 
-@dataclass(frozen=True, eq=False)
-class LayerSizes:
-    """The absolute values of a layer's matrices, in float64.
-
-    Attributes:
-        score: |W_Q W_K^T| / sqrt(head_width).
-        value: |W_V W_O|.
-        into: |W1|; None without a per-position map.
-        out: |W2|; None without a per-position map.
-    """
-
-    score: Float[np.ndarray, "heads width width"]
-    value: Float[np.ndarray, "heads width width"]
-    into: Float[np.ndarray, "width hidden"] | None
-    out: Float[np.ndarray, "hidden width"] | None
-
-    @staticmethod
-    def of(layer: LayerParameters) -> LayerSizes:
-        """The sizes of one layer's parameters."""
-        four = layer.query, layer.key, layer.value, layer.output
-        query, key, value, output = (np.asarray(matrix, np.float64) for matrix in four)
-        score = np.abs(query @ np.swapaxes(key, 1, 2)) / math.sqrt(query.shape[2])
-        return LayerSizes(score, np.abs(value @ output), _absolute(layer.w1), _absolute(layer.w2))
-
-
 def error_bound(
-    sizes: tuple[LayerSizes, ...], measured: UniformTieless, inverse_temperature: float
+    layers: Sequence[LayerParameters], measured: UniformTieless, inverse_temperature: float
 ) -> Float[np.ndarray, " width"]:
     """How far y^(L) of the softmax transformer may be from the average-hard one's, in each coordinate.
 
@@ -182,16 +158,20 @@ def error_bound(
     per-position map turns an error c into c + c |W1| |W2| (Lemma 30). Rounding is not counted.
     """
     e = np.zeros(measured.magnitudes.shape[1])
-    for k, size in enumerate(sizes):
+    for k, layer in enumerate(layers):
         x = measured.magnitudes[k]
-        delta = np.einsum("hab,a,b->h", size.score, e, x + e) + np.einsum("hab,a,b->h", size.score, x, e)
+        four = layer.query, layer.key, layer.value, layer.output
+        query, key, value, output = (np.asarray(matrix, np.float64) for matrix in four)
+        score = np.abs(query @ np.swapaxes(key, 1, 2)) / math.sqrt(query.shape[2])
+        delta = np.einsum("hab,a,b->h", score, e, x + e) + np.einsum("hab,a,b->h", score, x, e)
         gaps = np.array(measured.gaps[k])
         chosen = np.isfinite(gaps) & (measured.n > 1)
         off = np.zeros(len(gaps))
         log_y = math.log(max(measured.n - 1, 1)) - (gaps[chosen] - 2 * delta[chosen]) * inverse_temperature
         off[chosen] = 2 * np.exp(-np.logaddexp(0, -log_y))
-        c = e + np.einsum("a,had->d", e, size.value) + off / 2 @ measured.spreads[k]
-        e = c if size.into is None or size.out is None else c + c @ size.into @ size.out
+        e = e + np.einsum("a,had->d", e, np.abs(value @ output)) + off / 2 @ measured.spreads[k]
+        if layer.w1 is not None and layer.w2 is not None:
+            e = e + e @ _absolute(layer.w1) @ _absolute(layer.w2)
     return e
 
 
@@ -201,11 +181,10 @@ def warmest_temperature(parameters: TransformerParameters, measured: UniformTiel
 
     The error of the logits, if there are any, is bounded too. Found by doubling and halving, to 1 in 1000.
     """
-    sizes = tuple(LayerSizes.of(layer) for layer in parameters.layers)
-    head = _absolute(parameters.head)
+    head = None if parameters.head is None else _absolute(parameters.head)
 
     def kept(tau: float) -> bool:
-        error = error_bound(sizes, measured, 1 / tau)
+        error = error_bound(parameters.layers, measured, 1 / tau)
         largest = max(float(error.max()), 0.0 if head is None else float((error @ head).max()))
         return largest <= epsilon * (1 - 1e-9)
 
@@ -223,5 +202,5 @@ def warmest_temperature(parameters: TransformerParameters, measured: UniformTiel
     return low if kept(low) else 0.0
 
 
-def _absolute(matrix: ArrayLike | None) -> np.ndarray | None:
-    return None if matrix is None else np.abs(np.asarray(matrix, np.float64))
+def _absolute(matrix: ArrayLike) -> np.ndarray:
+    return np.abs(np.asarray(matrix, np.float64))

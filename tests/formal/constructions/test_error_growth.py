@@ -12,7 +12,7 @@ import pytest
 from jaxsens import Transformer
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
-from jaxsens.formal.constructions.soften import LayerSizes, error_bound, warmest_temperature
+from jaxsens.formal.constructions.soften import error_bound, warmest_temperature
 from jaxsens.formal.constructions.uniform_tieless import UniformTieless, all_inputs, measure
 from tests.formal.constructions import many_words
 from tests.formal.constructions.tieless_models import (
@@ -41,10 +41,6 @@ def softmax_error(model: Transformer, words: np.ndarray, tau: float) -> np.ndarr
     return np.abs(found - many_words.activations(model.config, model.parameters, words)).max(axis=(0, 1))
 
 
-def sizes_of(model: Transformer) -> tuple[LayerSizes, ...]:
-    return tuple(LayerSizes.of(layer) for layer in model.parameters.layers)
-
-
 AFTER: dict[str, dict[str, np.ndarray]] = {
     "nothing": {},
     "a map": {"into": 3 * FIRST, "out": -2 * FIRST},
@@ -59,7 +55,7 @@ AFTER: dict[str, dict[str, np.ndarray]] = {
 def test_the_growth_of_an_error_is_attained_but_for_signs(after):
     """The residual adds to what maps and heads make of an error; -2 * 3 beside 1 is 5, which the bound takes for 7."""
     model, words = by_hand(choosing(), AFTER[after]), np.array([[0, 0, 1, 0, 0]])
-    bound = error_bound(sizes_of(model), measure(model, 5, words), 1 / 0.3)
+    bound = error_bound(model.parameters.layers, measure(model, 5, words), 1 / 0.3)
     expected = softmax_error(model, words, 0.3)
     expected[3] *= 7 / 5 if after == "a map" else 1
     np.testing.assert_allclose(bound, expected, rtol=1e-9, atol=1e-15)
@@ -77,9 +73,12 @@ def test_an_error_of_scores_takes_from_the_gap(second):
     """Twice what scores move by: here one of the two moves and the other does not, which is half of it."""
     layers = choosing(), {**second, "value": SYMBOL, "output": SECOND}
     model, words = by_hand(*layers, mask="future"), np.array([[1, 0]])
-    measured, sizes = measure(model, 2, words), sizes_of(model)
+    measured = measure(model, 2, words)
     for tau in (0.1, 0.4, 2.0):
-        bound, found = error_bound(sizes, measured, 1 / tau), softmax_error(model, words, tau)
+        bound, found = (
+            error_bound(model.parameters.layers, measured, 1 / tau),
+            softmax_error(model, words, tau),
+        )
         first = 1 / (1 + math.exp(1 / tau))
         shifted = 1 / (1 + math.exp((1 - first) / tau))
         assert found[3] == pytest.approx(first, rel=1e-9)
@@ -96,14 +95,14 @@ def test_the_warmest_temperature_keeps_the_promise_and_one_a_hundredth_warmer_ha
     for seed in range(4):
         model, measured = measured_model(structure, seed, 6)
         warmest = warmest_temperature(model.parameters, measured, epsilon)
-        assert error_bound(sizes_of(model), measured, 1 / warmest).max() <= epsilon
+        assert error_bound(model.parameters.layers, measured, 1 / warmest).max() <= epsilon
         assert softmax_error(model, all_inputs(model.config, 6), warmest).max() <= epsilon
-        assert error_bound(sizes_of(model), measured, 1 / (1.01 * warmest)).max() > epsilon
+        assert error_bound(model.parameters.layers, measured, 1 / (1.01 * warmest)).max() > epsilon
 
 
 def test_coordinates_that_nothing_writes_to_have_no_error():
     model = chooser(gap=1.0, position_gap=0.1)
-    bound = error_bound(sizes_of(model), measure(model, 4, np.array([[0, 1, 0, 0]])), 1.0)
+    bound = error_bound(model.parameters.layers, measure(model, 4, np.array([[0, 1, 0, 0]])), 1.0)
     assert bound[:3].tolist() == [0, 0, 0]
     assert bound[3] > 0
 

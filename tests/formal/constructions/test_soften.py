@@ -171,12 +171,6 @@ def test_other_masks_and_float32_keep_the_promise(changes, n, epsilon):
     assert 0 < largest_difference(soft, hard) <= epsilon
 
 
-def test_positions_that_affect_scores_are_refused_in_whichever_layer():
-    hard = random_model("two layers of two heads", 0, layer_positions=("none", "relative-bias"))
-    with refusal("layer 1: positions"):
-        soften(hard, 5, 1e-3)
-
-
 def test_logits_are_within_epsilon():
     hard = random_model("one head", 3, logits=2)
     soft = soften(hard, 4, 1e-7)
@@ -225,15 +219,16 @@ def test_the_numbers_of_numpy_are_numbers():
     assert (type(promise.measured.n), type(promise.epsilon)) == (int, float)
 
 
-def test_an_epsilon_below_rounding_is_refused():
-    refused("epsilon", soften, random_model("one head", 0), 2, 1e-16)
+def test_models_and_epsilons_that_the_theorem_does_not_serve_are_refused():
+    refused("epsilon", soften, random_model("one head", 0), 2, 1e-16)  # below rounding
     refused("epsilon", soften, random_model("one head", 1, dtype="float32"), 4, 1e-6)
-
-
-def test_a_softmax_model_is_refused():
-    soft, _ = softened("one head", 0, 2, 1 / 4)
-    with refusal("layer 0: weighting"):
-        soften(soft, 2, 1 / 4)
+    biased = random_model("two layers of two heads", 0, layer_positions=("none", "relative-bias"))
+    for named, model in (
+        ("layer 1: positions", biased),
+        ("layer 0: weighting", softened("one head", 0, 2, 1 / 4)[0]),
+    ):
+        with refusal(named):
+            soften(model, 5, 1e-3)
 
 
 def test_the_largest_difference_wants_words_and_shows_numbers_that_are_none():
