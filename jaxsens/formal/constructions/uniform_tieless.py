@@ -84,13 +84,22 @@ def measure(model: Transformer, n: int, words: ArrayLike | None = None) -> Unifo
     n = int(n)
     tried = all_inputs(model.config, n) if words is None else np.asarray(words)
     uniform = uniform_heads(model.parameters)
-    gaps, where, magnitudes, spreads = _measured(model, tried, uniform)
+    with numerics(model.config.dtype):
+        runs = [_run(model.config, model.parameters, batch) for batch in batches(model.config, tried)]
+    layers, magnitudes = jax.tree.map(
+        lambda *parts: np.concatenate(parts).astype(np.float64)[: len(tried)], *runs
+    )
+    magnitudes = magnitudes.max(axis=0)
+    gaps = [
+        np.where(np.array(one)[:, None], np.inf, gap) for one, (gap, _) in zip(uniform, layers, strict=True)
+    ]
     if not np.isfinite(magnitudes).all():
         k = int(np.argmin(np.isfinite(magnitudes).all(axis=1)))
         problems.add("model", f"x^({k}) is not finite", "parameters with which activations stay finite")
         problems.raise_if_any()
-    certain = _less_rounding(model, gaps, where, magnitudes, problems)
+    certain = tuple(_certain(model, tried, gaps, magnitudes, problems))
     problems.raise_if_any()
+    spreads = tuple(spread.max(axis=0) for _, spread in layers)
     return UniformTieless(n, len(tried), words is None, uniform, certain, magnitudes, spreads)
 
 
@@ -185,29 +194,6 @@ def _check_words(config: TransformerConfig, n: int, words: ArrayLike, problems: 
         problems.include(error.problems, "words")
 
 
-def _measured(
-    model: Transformer, words: Int[np.ndarray, "k n"], uniform: tuple[tuple[bool, ...], ...]
-) -> tuple[list[np.ndarray], list[list[tuple[int, np.ndarray]]], np.ndarray, tuple[np.ndarray, ...]]:
-    """The least gaps and where they occur (position, word), magnitudes and spreads, over all words."""
-    config = model.config
-    gaps = [np.full(config.layer(k).heads, np.inf) for k in range(config.layers)]
-    where = [[(0, words[0]) for _ in range(config.layer(k).heads)] for k in range(config.layers)]
-    magnitudes = np.zeros((config.layers + 1, config.width))
-    spreads = tuple(np.zeros((config.layer(k).heads, config.width)) for k in range(config.layers))
-    for batch in batches(config, words):
-        with numerics(config.dtype):
-            found = _run(config, model.parameters, batch)
-        for k, (gap, spread) in enumerate(found[0]):
-            np.maximum(spreads[k], np.asarray(spread).max(axis=0), out=spreads[k])
-            for h, rows in enumerate(np.moveaxis(np.asarray(gap, np.float64), 1, 0)):
-                # The first NaN, if there is one.
-                row = np.unravel_index(np.argmin(rows), rows.shape)
-                if not uniform[k][h] and not rows[row] >= gaps[k][h]:
-                    gaps[k][h], where[k][h] = rows[row], (int(row[1]), batch[row[0]])
-        np.maximum(magnitudes, np.asarray(found[1], np.float64).max(axis=0), out=magnitudes)
-    return gaps, where, magnitudes, spreads
-
-
 @compiled(static=1)
 def _run(
     config: TransformerConfig, parameters: TransformerParameters, words: Any
@@ -238,34 +224,32 @@ def _gaps(
     return jnp.where(jnp.sum(seen, axis=-1) > 1, best[..., 0] - best[..., 1], jnp.inf)
 
 
-def _less_rounding(
+def _certain(
     model: Transformer,
-    gaps: list[np.ndarray],
-    where: list[list[tuple[int, np.ndarray]]],
-    magnitudes: np.ndarray,
+    words: Int[np.ndarray, "k n"],
+    gaps: list[Float[np.ndarray, "k heads n"]],
+    magnitudes: Float[np.ndarray, "layers+1 width"],
     problems: Problems,
-) -> tuple[tuple[float, ...], ...]:
-    """The gaps minus what rounding may have added. Notes every head with a tie, or with a gap that may be one."""
-    unit = float(np.finfo(model.config.dtype).eps)
-    certain: list[tuple[float, ...]] = []
-    for k, parameters in enumerate(model.parameters.layers):
+) -> Iterator[tuple[float, ...]]:
+    """Each layer's least gaps minus what rounding may have added. Notes every head with a tie, or what may be one."""
+    dtype = model.config.dtype
+    for k, (parameters, of_layer) in enumerate(zip(model.parameters.layers, gaps, strict=True)):
         queries = magnitudes[k] @ np.abs(np.asarray(parameters.query, np.float64))
         keys = magnitudes[k] @ np.abs(np.asarray(parameters.key, np.float64))
         with np.errstate(over="ignore", invalid="ignore"):
             products = (queries * keys).sum(axis=1) / np.sqrt(queries.shape[1])
-        for h, allowance in enumerate(ROUNDING_UNITS * unit * products):
-            gap, (position, word) = gaps[k][h], where[k][h]
-            if gap > allowance:
-                continue
-            found = f"gap {gap:.3g} at position {position} of {word.tolist()}"
+        allowances = ROUNDING_UNITS * float(np.finfo(dtype).eps) * products
+        least = of_layer.min(axis=(0, 2))
+        for h in np.flatnonzero(~(least > allowances)):
+            rows = of_layer[:, h]
+            word, position = np.unravel_index(np.argmin(rows), rows.shape)
+            found = f"gap {least[h]:.3g} at position {position} of {words[word].tolist()}"
             remedy = "parameters with which scores stay finite"
-            if gap == 0:
+            if least[h] == 0:
                 remedy = (
                     "one largest score a row (position embeddings can break ties), or a uniform head, W_Q = 0"
                 )
-            elif np.isfinite(gap) and np.isfinite(allowance):
-                dtype = model.config.dtype
-                remedy = f"a gap above {allowance:.3g}, what rounding in {dtype} may make of a tie"
+            elif np.isfinite(least[h]) and np.isfinite(allowances[h]):
+                remedy = f"a gap above {allowances[h]:.3g}, what rounding in {dtype} may make of a tie"
             problems.add(f"layer {k}, head {h}", found, remedy)
-        certain.append(tuple(float(gap) for gap in gaps[k] - ROUNDING_UNITS * unit * products))
-    return tuple(certain)
+        yield tuple((least - allowances).tolist())
