@@ -29,21 +29,13 @@ from jaxsens.formal.logic.structure import symbols
 Truth = Bool[np.ndarray, "*words n"]
 
 
-def evaluate(formula: Formula, word: Sequence[str]) -> Bool[np.ndarray, " n"]:
+@typed_arguments
+def evaluate(formula: Formula, word: Collection[str]) -> Bool[np.ndarray, " n"]:
     """Truth at each position of `word`, a sequence of symbols such as "0110" or ("w", "1", "r").
 
     Raises:
-        InputError: If `formula` is not a formula, or `word` not a sequence.
+        InputError: If `formula` is not a formula, or `word` not a sequence of texts; `evaluate_tokens` reads integers.
     """
-    _check_formula("evaluate", formula)
-    if not isinstance(word, Collection):
-        raise InputError.of("word", word, 'give a sequence of symbols, such as "0110"', subject="evaluate")
-    wrong = [symbol for symbol in word if not isinstance(symbol, str)]
-    if wrong:
-        raise InputError(
-            f"evaluate: word has {wrong[0]!r}, which is not a symbol: give strings, "
-            "or integer tokens with their alphabet to evaluate_tokens"
-        )
     alphabet = list(dict.fromkeys([*word, *symbols(formula)]))
     tokens = np.array([alphabet.index(symbol) for symbol in word], dtype=np.int64)
     return _truth(formula, tokens, alphabet)
@@ -71,7 +63,6 @@ def evaluate_tokens(
     Raises:
         InputError: If the formula names symbols that the alphabet lacks, or a token is outside the alphabet.
     """
-    _check_formula("evaluate_tokens", formula)
     array = array_of(tokens)
     with collecting("evaluate_tokens") as problems:
         if unknown := [symbol for symbol in symbols(formula) if symbol not in alphabet]:
@@ -84,11 +75,6 @@ def evaluate_tokens(
             found = Written(f"{array.min()} to {array.max()}")
             problems.add("tokens", found, f"indices into the alphabet {list(alphabet)}")
     return _truth(formula, array, alphabet)
-
-
-def _check_formula(subject: str, formula: object) -> None:
-    if not isinstance(formula, Formula):
-        raise InputError.of("formula", formula, 'give a formula, such as parse("Y Q_1")', subject=subject)
 
 
 def _truth(formula: Formula, tokens: np.ndarray, alphabet: Sequence[str]) -> Truth:

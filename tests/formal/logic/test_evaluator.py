@@ -121,7 +121,7 @@ def test_symbols_and_tokens_outside_the_alphabet_are_refused_together():
     for call in (logic.evaluate, logic.satisfies):
         refused("formula", call, None, "ab")
         refused("word", call, logic.TRUE, None)
-    refused("", logic.evaluate, logic.TRUE, [0, 1])
+    refused("word", logic.evaluate, logic.TRUE, [0, 1])
 
 
 class Maybe(Unary):
