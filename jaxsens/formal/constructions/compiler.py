@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import isqrt
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -33,6 +33,7 @@ from jaxsens.formal.constructions.operators import (
     since,
 )
 from jaxsens.formal.logic.formulas import shortened
+from jaxsens.formal.logic.structure import checked_formula
 
 MARGIN = 16
 """Rounding stays below 1/16 of what scores must resolve: a score is rounded several times, a difference twice that."""
@@ -305,45 +306,24 @@ def compile_formula(
     True
     """
     with collecting("compile_formula") as problems:
-        symbols = list(alphabet) if isinstance(alphabet, str | list | tuple) else []
-        named = all(isinstance(name, str) and name for name in symbols)
-        if not named or len(set(symbols)) < max(2, len(symbols)):
-            remedy = 'a text or a list of at least two different symbols, "01" or ["a", "b"]'
-            problems.add("alphabet", alphabet, remedy)
+        checked, symbols = checked_formula(formula, alphabet, problems)
         conditions.check_choices(condition, autoregressive, dtype, read, problems)
-        if isinstance(formula, str):
-            try:
-                formula = logic.parse(formula)
-            except logic.FormulaSyntaxError as error:
-                problems.include(error.problems)
-        elif not isinstance(formula, logic.Formula):
-            problems.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
-        if isinstance(formula, logic.Formula):
-            if symbols and named:
-                found = logic.violations(formula, alphabet=symbols)
-                for violation in found:
-                    problems.note("formula", str(violation))
+        if checked is not None:
             # Two families of one name would give two position components of one name.
-            families = dict.fromkeys(each.family for each in logic.predicates(formula))
-            names = Counter(family.name for family in families)
-            for name in (name for name, number in names.items() if number > 1):
-                remedy = (
-                    f"{names[name]} different families of predicates are called {name}: give each its own"
-                )
-                problems.note("formula", remedy)
+            families = dict.fromkeys(each.family for each in logic.predicates(checked))
+            for name, number in Counter(family.name for family in families).items():
+                if number > 1:
+                    remedy = f"{number} different families of predicates are called {name}"
+                    problems.note("formula", f"{remedy}: give each its own")
             # With an unknown condition, say at least what is wrong in every condition.
-            known = (
-                condition
-                if isinstance(condition, str) and condition in conditions.CONDITIONS
-                else "temperature"
-            )
-            conditions.refuse(
-                formula, Condition(cast("ConditionName", known), autoregressive is True), problems
-            )
-    checked = cast("logic.Formula", formula)
+            known = isinstance(condition, str) and condition in conditions.CONDITIONS
+            any_condition = Condition(condition if known else "temperature", autoregressive is True)
+            conditions.refuse(checked, any_condition, problems)
+    if checked is None:
+        raise RuntimeError("a formula is missing without an error")
     wanted, used = Condition(condition, autoregressive), logic.operators(checked)
     reciprocals = used <= {"#L", "#R"} and condition != "temperature-bounded"
-    builder = Builder(ResidualNetwork(tuple(alphabet)), wanted, reciprocals, digits=dtype == "float32")
+    builder = Builder(ResidualNetwork(symbols), wanted, reciprocals, digits=dtype == "float32")
     output = builder.network.settled(translate(builder, checked))
     promise = Promise(
         text=shortened(checked, LONGEST_TEXT),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias
@@ -12,14 +11,14 @@ from jaxtyping import Bool, Float, Int
 from numpy.random import Generator
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting
+from jaxsens.core.base.errors import InputError, check_fits, collecting
 from jaxsens.core.base.inputs import checked_count
 from jaxsens.formal.languages.base import CELLS, Language
 from jaxsens.formal.logic.evaluator import evaluate_tokens
 from jaxsens.formal.logic.formulas import Formula, shortened
 from jaxsens.formal.logic.parser import parse
 from jaxsens.formal.logic.reading import Automaton, automaton, unrolled
-from jaxsens.formal.logic.structure import violations
+from jaxsens.formal.logic.structure import checked_formula
 
 TRIES = 2**16
 """Uniform words that rejection tries before it gives up, plus `TRIES_A_WORD` for each word wanted."""
@@ -69,8 +68,7 @@ class FormulaLanguage(Language):
 
     def __post_init__(self) -> None:
         with collecting(self.name) as problems:
-            symbols = _alphabet(self.symbols, problems)
-            formula = _formula(self.formula, symbols, problems)
+            formula, symbols = checked_formula(self.formula, self.symbols, problems)
             end = inputs.number("end_probability", self.end_probability, problems, above=0, below=1)
         object.__setattr__(self, "symbols", symbols)
         object.__setattr__(self, "formula", formula)
@@ -313,28 +311,3 @@ def _room(found: Automaton, n: int) -> np.ndarray:
         what = f"the choices of {shape[1]} states at each position"
         check_fits("n", n, 8 * int(np.prod(shape, dtype=float)), what, "give a smaller length", problems)
     return np.empty(shape)
-
-
-def _alphabet(value: Any, problems: Problems) -> tuple[str, ...]:
-    listed = tuple(value) if isinstance(value, str | Sequence) else ()
-    if len(listed) < 2 or not all(isinstance(each, str) and each for each in listed):
-        problems.add("alphabet", value, 'two symbols or more, such as "01" or ["a", "b"]')
-    elif len(set(listed)) < len(listed):
-        problems.add("alphabet", value, "each symbol once")
-    else:
-        return listed
-    return ()
-
-
-def _formula(value: Any, symbols: tuple[str, ...], problems: Problems) -> Any:
-    if isinstance(value, str):
-        try:
-            return parse(value, symbols or None)
-        except InputError as error:
-            problems.include(error.problems)
-    elif not isinstance(value, Formula):
-        problems.add("formula", value, 'a formula or its text, such as "#L[Q_1] > #L[Q_0]"')
-    elif symbols:
-        for violation in violations(value, alphabet=symbols):
-            problems.note("formula", str(violation))
-    return value

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
-from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.formal.logic.counting import Count, CountComparison, CountPredicate, PositionPredicate, Predicate
 from jaxsens.formal.logic.formulas import (
@@ -20,6 +20,7 @@ from jaxsens.formal.logic.formulas import (
     shortened,
     subformulas,
 )
+from jaxsens.formal.logic.parser import parse
 
 OPERATORS = ("Y", "X", "S", "U", "#L", "#R")
 _BRACKETED = re.compile(r"LTL\[([^\[\]]*)\]")
@@ -121,17 +122,13 @@ def fragment(name: str) -> Fragment:
     Raises:
         InputError: If there is no such fragment.
     """
-    return _fragment("fragment: name", name)
-
-
-def _fragment(argument: str, name: str) -> Fragment:
     if name in FRAGMENTS:
         return FRAGMENTS[name]
     bracketed = _BRACKETED.fullmatch(name.replace(" ", ""))
     listed = frozenset(bracketed[1].split(",")) if bracketed else frozenset()
     if not listed or listed - {*OPERATORS, "predicates"}:
         raise InputError(
-            f"{argument} = {name!r}: give one of {', '.join(FRAGMENTS)}, or LTL[...] with some of "
+            f"fragment: name = {name!r}: give one of {', '.join(FRAGMENTS)}, or LTL[...] with some of "
             f"{', '.join(OPERATORS)}, predicates, such as LTL[Y,X]"
         )
     return Fragment(name, listed - {"predicates"}, predicates="predicates" in listed)
@@ -154,7 +151,7 @@ def violations(
     formula: Formula, within: str | Fragment | None = None, alphabet: Sequence[str] | None = None
 ) -> tuple[Violation, ...]:
     """Every subformula that the fragment `within` or the alphabet excludes, innermost first; () if there is none."""
-    allowed = _fragment("formula: within", within) if isinstance(within, str) else within
+    allowed = fragment(within) if isinstance(within, str) else within
     found = []
     for part in subformulas(formula):
         if alphabet is not None and isinstance(part, Symbol) and part.name not in alphabet:
@@ -176,6 +173,29 @@ def validate(
         raise InputError.note(
             "formula", f"{len(found)} part{'s' * (len(found) > 1)} that cannot be used\n{listed}"
         )
+
+
+def checked_formula(
+    formula: object, alphabet: object, problems: Problems
+) -> tuple[Formula | None, tuple[str, ...]]:
+    """A formula, given as itself or as its text, and its alphabet; None, or (), after noting why one cannot be used."""
+    given = tuple(alphabet) if isinstance(alphabet, str | Sequence) else ()
+    named = all(isinstance(each, str) and each for each in given)
+    if not named or len(set(given)) < max(2, len(given)):
+        problems.add("alphabet", alphabet, 'at least two different symbols, such as "01" or ["a", "b"]')
+        given = ()
+    if isinstance(formula, str):
+        try:
+            formula = parse(formula)
+        except InputError as error:
+            problems.include(error.problems)
+            return None, given
+    if not isinstance(formula, Formula):
+        problems.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
+        return None, given
+    for violation in violations(formula, alphabet=given) if given else ():
+        problems.note("formula", str(violation))
+    return formula, given
 
 
 def _reasons(part: Formula, allowed: Fragment) -> list[str]:
