@@ -10,15 +10,16 @@ from __future__ import annotations
 import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.random import Generator
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.inputs import checked_count
+from jaxsens.core.base.strict import checked_by
 
 NO_PREFIX = -(2**31)
 """The state of a sequence of symbols with which no word begins."""
@@ -28,6 +29,9 @@ CELLS = 2**22
 
 MISSING = 1e-12
 """Total probability of the lengths that `sample_words` leaves out if it has no bound."""
+
+Probability = Annotated[float, checked_by(inputs.number, above=0, below=1)]
+"""An option of a language that is a probability, strictly between 0 and 1."""
 
 LONGEST = 2**20
 """Longest words that are sampled without being asked for."""
@@ -85,12 +89,6 @@ class Language(ABC):
 
     name: ClassVar[str]
     symbols: ClassVar[tuple[str, ...]]
-
-    def __post_init__(self) -> None:
-        with collecting(self.name) as problems:
-            for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
-                value = self._checked_option(field.name, getattr(self, field.name), problems)
-                object.__setattr__(self, field.name, value)
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -287,10 +285,6 @@ class Language(ABC):
         rows = np.arange(count)
         tokens[rows, where] = (tokens[rows, where] + shift) % len(self.alphabet)
         return tokens
-
-    def _checked_option(self, name: str, value: Any, problems: Problems) -> Any:
-        """An option, a field of the class: a probability, unless the class overrides this for its own options."""
-        return inputs.number(name, value, problems, above=0, below=1)
 
     def _checked_sampling(self, generator: object, **counts: Any) -> list[int]:
         with collecting(self.name) as problems:

@@ -8,17 +8,16 @@ and n are both even or both odd).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.random import Generator
 
-from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import Problems, collecting
+from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.inputs import array_of, checked_count
-from jaxsens.formal.languages.base import Language, binary_entropy, draw, from_log_ratios
+from jaxsens.core.base.strict import Positive, config
+from jaxsens.formal.languages.base import Language, Probability, draw, from_log_ratios
 from jaxsens.formal.logic.library import brackets
 
 
@@ -32,7 +31,7 @@ class ClosingChoice(NamedTuple):
     kind: Int[np.ndarray, "*batch"]
 
 
-@dataclass(frozen=True)
+@config
 class Dyck(Language):
     """DYCK-k, balanced brackets: `kinds` = 2 is 2DYCK.
 
@@ -51,14 +50,9 @@ class Dyck(Language):
         open_probability: p, strictly between 0 and 1.
     """
 
-    kinds: int = 2
-    open_probability: float = 0.45
+    kinds: Positive = 2
+    open_probability: Probability = 0.45
     name: ClassVar[str] = "dyck"
-
-    def _checked_option(self, name: str, value: Any, problems: Problems) -> Any:
-        if name == "kinds":
-            return inputs.count(name, value, problems, least=1)
-        return super()._checked_option(name, value, problems)
 
     @property
     def alphabet(self) -> tuple[str, ...]:
@@ -69,19 +63,13 @@ class Dyck(Language):
         n = checked_count(self.name, n=n)
         return final_heights(n), final_height_law(n, self.open_probability)
 
-    def marginal(self, n: int) -> np.ndarray:
-        """p/k for each opening bracket. Of 1 - p, the end has the share of balanced prefixes; closing has the rest."""
+    def _state_law(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """Whatever the state, the entropy is h(p) + p log k: whether to open, and which kind. What closes is known."""
         heights, law = self.height_law(n)
-        p, balanced = self.open_probability, float(law[heights == 0].sum())
-        opens = np.full(self.kinds, p / self.kinds)
-        closes = np.full(self.kinds, (1 - p) * (1 - balanced) / self.kinds)
-        return np.concatenate([opens, closes, [(1 - p) * balanced]])
-
-    def optimal_cross_entropy(self, n: int) -> float:
-        """h(p) + p log k after every prefix: whether to open, and which kind. What closes is known."""
-        checked_count(self.name, n=n)
-        p = self.open_probability
-        return binary_entropy(p) + p * float(np.log(self.kinds))
+        balanced = float(law[heights == 0].sum())
+        return np.arange(self.kinds + 1), np.append(
+            balanced, np.full(self.kinds, (1 - balanced) / self.kinds)
+        )
 
     def closing_choice_probability(self, n: int) -> float:
         """P0(n), the probability that a prefix of n symbols ends in a closing bracket and is not balanced. Exact, O(n).

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.random import Generator
 
 from jaxsens.core.base.inputs import checked_count
-from jaxsens.formal.languages.base import Language, binary_entropy, entropy
+from jaxsens.core.base.strict import config
+from jaxsens.formal.languages.base import Language, Probability
 
 _WRITE, _READ, _IGNORE, _ZERO = range(4)
 _START, _FREE, _BOUND, _BETWEEN, _AFTER_READ = 0, 1, 2, 4, 5  # _BOUND + memory: 2 and 3
 
 
-@dataclass(frozen=True)
+@config
 class FlipFlop(Language):
     """Flip-flop: pairs of an instruction (w, r, i) and a bit. The first is w, the last r; r repeats the last w's bit.
 
@@ -32,8 +32,8 @@ class FlipFlop(Language):
         end_probability: e, strictly between 0 and 1.
     """
 
-    ignore_probability: float = 0.8
-    end_probability: float = 0.1
+    ignore_probability: Probability = 0.8
+    end_probability: Probability = 0.1
     name: ClassVar[str] = "flip-flop"
     symbols: ClassVar[tuple[str, ...]] = ("w", "r", "i", "0", "1")
 
@@ -42,27 +42,15 @@ class FlipFlop(Language):
         other = (1 - self.ignore_probability) / 2
         return np.array([other, other, self.ignore_probability])
 
-    def marginal(self, n: int) -> np.ndarray:
-        """w at the start; after an instruction 0 or 1, 1/2 each; after a pair the end, e P(r), or an instruction."""
+    def _state_law(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The last instruction is r, with a bit that is 0 or 1 with 1/2 each, unless it is the first one."""
         n = checked_count(self.name, n=n)
-        laws = self._laws(np.arange(6))
-        if n in (0, 2):
-            return laws[_START if n == 0 else _BETWEEN]
-        if n % 2:
-            return laws[_FREE]
-        read = self._instructions[_READ]
-        return read * laws[_AFTER_READ] + (1 - read) * laws[_BETWEEN]
-
-    def optimal_cross_entropy(self, n: int) -> float:
-        """After an instruction (odd n) log 2, unless it is r; after a pair the entropies of end and instruction."""
-        n = checked_count(self.name, n=n)
-        read = float(self._instructions[_READ])
+        read = float(self._instructions[_READ]) if n > 2 else 0.0
         if n == 0:
-            return 0.0
+            return np.array([_START]), np.ones(1)
         if n % 2:
-            return float(np.log(2)) * (1.0 if n == 1 else 1 - read)
-        end, next_one = self.end_probability, float(entropy(self._instructions))
-        return next_one if n == 2 else read * binary_entropy(end) + (1 - read * end) * next_one
+            return np.array([_FREE, _BOUND, _BOUND + 1]), np.array([1 - read, read / 2, read / 2])
+        return np.array([_BETWEEN, _AFTER_READ]), np.array([1 - read, read])
 
     def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """_START; after an instruction _FREE, or _BOUND + memory if it is r; after a pair _AFTER_READ or _BETWEEN."""

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.random import Generator
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.inputs import checked_count
-from jaxsens.formal.languages.base import Language, binary_entropy, draw, from_log_ratios
+from jaxsens.core.base.strict import checked_by, config
+from jaxsens.formal.languages.base import Language, Probability, binary_entropy, draw, from_log_ratios
 
 MOST_SYMBOLS = 62
 """The set of symbols that have occurred is one 64-bit integer."""
 
 
-@dataclass(frozen=True)
+@config
 class SetComplement(Language):
     """Set complement: words in which every symbol occurs, the last one for the first time.
 
@@ -34,14 +33,9 @@ class SetComplement(Language):
         repeat_probability: r, strictly between 0 and 1.
     """
 
-    size: int = 16
-    repeat_probability: float = 0.1
+    size: Annotated[int, checked_by(inputs.count, least=2, most=MOST_SYMBOLS)] = 16
+    repeat_probability: Probability = 0.1
     name: ClassVar[str] = "set-complement"
-
-    def _checked_option(self, name: str, value: Any, problems: Problems) -> Any:
-        if name == "size":
-            return inputs.count(name, value, problems, least=2, most=MOST_SYMBOLS)
-        return super()._checked_option(name, value, problems)
 
     @property
     def alphabet(self) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -10,10 +9,11 @@ import numpy as np
 from numpy.random import Generator
 
 from jaxsens.core.base.inputs import checked_count
-from jaxsens.formal.languages.base import Language, binary_entropy, draw, from_log_ratios
+from jaxsens.core.base.strict import config
+from jaxsens.formal.languages.base import Language, Probability, draw, from_log_ratios
 
 
-@dataclass(frozen=True)
+@config
 class Parity(Language):
     """PARITY: an even number of 1s.
 
@@ -29,25 +29,14 @@ class Parity(Language):
         end_probability: p, strictly between 0 and 1.
     """
 
-    end_probability: float = 0.1
+    end_probability: Probability = 0.1
     name: ClassVar[str] = "parity"
     symbols: ClassVar[tuple[str, ...]] = ("0", "1")
 
-    def marginal(self, n: int) -> np.ndarray:
-        """The law of the even state for n = 0, and the mean of both states' laws for every n >= 1."""
-        n = checked_count(self.name, n=n)
-        laws = self._laws(np.arange(2))
-        return laws[0] if n == 0 else laws.mean(axis=0)
-
-    def optimal_cross_entropy(self, n: int) -> float:
-        """h(p) + (1 - p) log 2 in the even state, log 2 in the odd one, and for n >= 1 their mean.
-
-        For n >= 1 it is below the unigram level by what the state tells about the end: h(p/2) - h(p)/2.
-        """
-        n = checked_count(self.name, n=n)
-        p = self.end_probability
-        even = binary_entropy(p) + (1 - p) * float(np.log(2))
-        return even if n == 0 else (even + float(np.log(2))) / 2
+    def _state_law(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The optimum is below the unigram level by what the parity tells about the end: h(p/2) - h(p)/2 for n >= 1."""
+        even = 0.5 if checked_count(self.name, n=n) else 1.0
+        return np.arange(2), np.array([even, 1 - even])
 
     def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.bitwise_xor.accumulate(tokens, axis=-1), np.zeros(tokens.shape, bool)
@@ -76,7 +65,7 @@ class Parity(Language):
         return np.concatenate([[p], later])
 
 
-@dataclass(frozen=True)
+@config
 class OneStar(Language):
     """1*: words over 0 and 1 without a 0. After every prefix the word ends with probability p; otherwise a 1 follows.
 
@@ -86,19 +75,14 @@ class OneStar(Language):
         end_probability: p, strictly between 0 and 1.
     """
 
-    end_probability: float = 0.1
+    end_probability: Probability = 0.1
     name: ClassVar[str] = "one-star"
     symbols: ClassVar[tuple[str, ...]] = ("0", "1")
 
-    def marginal(self, n: int) -> np.ndarray:
-        """The law after the only prefix: 1 with 1 - p, end with p."""
+    def _state_law(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """The only prefix tells nothing: the optimum is the unigram level."""
         checked_count(self.name, n=n)
-        return self._laws(np.array(0))
-
-    def optimal_cross_entropy(self, n: int) -> float:
-        """h(p), the same as the unigram level, as the only prefix tells nothing."""
-        checked_count(self.name, n=n)
-        return binary_entropy(self.end_probability)
+        return np.zeros(1, int), np.ones(1)
 
     def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return np.zeros_like(tokens), tokens == 0
@@ -117,7 +101,7 @@ class OneStar(Language):
         return p * (1 - p) ** np.arange(longest + 1, dtype=np.float64)
 
 
-@dataclass(frozen=True)
+@config
 class EqualBlocks(Language):
     """a^m b^m: m as, then as many bs.
 
@@ -130,23 +114,17 @@ class EqualBlocks(Language):
         stop_probability: p, strictly between 0 and 1.
     """
 
-    stop_probability: float = 0.1
+    stop_probability: Probability = 0.1
     name: ClassVar[str] = "equal-blocks"
     symbols: ClassVar[tuple[str, ...]] = ("a", "b")
 
-    def marginal(self, n: int) -> np.ndarray:
-        """An a has (1 - p)^(floor(n/2) + 1), the end has p after an even number of symbols, and a b has the rest."""
+    def _state_law(self, n: int) -> tuple[np.ndarray, np.ndarray]:
+        """As only have (1 - p)^floor(n/2), complete words p after an even number of symbols."""
         n = checked_count(self.name, n=n)
         p = self.stop_probability
-        more = (1 - p) ** (n // 2 + 1)
-        end = p if n % 2 == 0 else 0.0
-        return np.array([more, max(1 - more - end, 0.0), end])
-
-    def optimal_cross_entropy(self, n: int) -> float:
-        """h(p) after as only, and 0 once a b has come: (1 - p)^floor(n/2) h(p)."""
-        n = checked_count(self.name, n=n)
-        p = self.stop_probability
-        return (1 - p) ** (n // 2) * binary_entropy(p)
+        only, complete = (1 - p) ** (n // 2), p if n % 2 == 0 else 0.0
+        later = [only, max(1 - only - complete, 0.0), complete]
+        return np.arange(4), np.array([0.0, *later] if n else [1.0, 0.0, 0.0, 0.0])
 
     def _read(self, tokens: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """0 at the start, 1 after as only, 2 while bs are missing, 3 when the word is complete."""
@@ -176,7 +154,7 @@ class EqualBlocks(Language):
         return found
 
 
-@dataclass(frozen=True)
+@config
 class Majority(Language):
     """MAJORITY: more 1s than 0s.
 
@@ -197,7 +175,7 @@ class Majority(Language):
         end_probability: e, strictly between 0 and 1.
     """
 
-    end_probability: float = 0.1
+    end_probability: Probability = 0.1
     name: ClassVar[str] = "majority"
     symbols: ClassVar[tuple[str, ...]] = ("0", "1")
 
