@@ -82,12 +82,6 @@ class ServeOptions(OptionGroup):
         """Adds the errors that can be found without loading a model."""
         inputs.choice("--dtype", self.dtype, DTYPES, problems)
         check_directory("--store", self.store, problems)
-        for one in self.model:
-            name, _, place = one.partition("=")
-            if not name or not place:
-                problems.add("--model", f"{name}={place}", "NAME=FOLDER, or NAME=package.module:make")
-            elif sum(other.startswith(f"{name}=") for other in self.model) > 1:
-                problems.add("--model", one, "each name once")
         if not 0 < self.port < 2**16:
             problems.add("--port", self.port, "a number from 1 to 65535")
         for option in ("most_tokens", "most_seconds", "most_memory", "most_queued"):
@@ -111,11 +105,10 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise InputError(f'serve: {", ".join(missing)} not installed: pip install "jaxsens[service]"')
     with collecting("serve") as problems:
-        asked.check(problems)
-        if not problems:
-            from jaxsens.service.worker import check_given
+        from jaxsens.service.worker import check_given
 
-            check_given(asked.models(), problems)
+        asked.check(problems)
+        check_given(asked.model, problems)
     from jaxsens.service.server import serve as serve_at
 
     host, token = asked.host or "127.0.0.1", asked.secret() or secrets.token_hex(16)
@@ -126,8 +119,8 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
     if host not in _LOCAL:
         told = "not encrypted: put a proxy with TLS before it; what passes is read and changed by anyone on the way"
         print(f"jaxsens: http://{host}:{asked.port} is {told}", file=sys.stderr, flush=True)
-    most = asked.most_memory or math.inf
-    limits = {"queued": asked.most_queued, "seconds": float(asked.most_seconds), "memory": most}
+    memory = asked.most_memory or math.inf
+    limits = {"queued": asked.most_queued, "seconds": asked.most_seconds, "memory": memory}
     settings = {"models": asked.models(), "dtype": asked.dtype, "most_tokens": asked.most_tokens}
     settings["cache"] = asked.compilation_cache
     asyncio.run(serve_at(asked.store, host, asked.port, asked.name, token, limits, settings))

@@ -5,11 +5,11 @@ keeps: not those that say nothing, nor more than it can bear.
 from __future__ import annotations
 
 import asyncio
+import re
 import resource
 import secrets
 from collections.abc import Collection, Mapping
 from typing import cast
-from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
@@ -20,9 +20,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 """The names of this machine for itself."""
-
-OPEN = ("/healthz", "/readyz")
-"""Paths for probes, which know no token and call by an address."""
 
 MOST_BYTES = 2**20
 """The bytes of the longest body that is read."""
@@ -36,7 +33,9 @@ _HEADERS = {
     "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
 }
+"""Of every answer that does not bring its own."""
 
 
 class Guard:
@@ -59,9 +58,8 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request, or hands it on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-        elif scope["path"] not in OPEN and (answer := self._answer(HTTPConnection(scope))) is not None:
+        is_probe = scope["path"] in ("/healthz", "/readyz")  # which knows no token and calls by an address
+        if not is_probe and (answer := self._answer(HTTPConnection(scope))) is not None:
             await answer(scope, receive, _with_headers(send))
         else:
             await self._app(scope, _limited(receive), _with_headers(send))
@@ -70,11 +68,13 @@ class Guard:
         """Returns the refusal of a request, or the cookie for one who gives the token; None for what is handed on."""
         headers = request.headers
         host, origin = headers.get("host", ""), headers.get("origin")
-        name = (_address(f"//{host}").hostname or "").lower()
+        name = re.sub(r":\d+$", "", host.lower()).strip(
+            "[]"
+        )  # without the port, and what is around numbers of IPv6
         if name not in self._hosts:
             why = f"Host = {host!r}: the service is not called that; start it with --name {name}"
             return refusal(421, why)
-        if origin is not None and _address(origin).netloc.lower() != host.lower():
+        if origin is not None and origin.lower().partition("://")[2] != host.lower():
             return refusal(403, f"Origin = {origin!r}: requests from pages of other hosts are refused")
         size = headers.get("content-length", "0")
         if not size.isdecimal() or int(size) > MOST_BYTES:
@@ -125,19 +125,11 @@ def _with_headers(send: Send) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            headers.update(_HEADERS)
-            headers.setdefault("Cache-Control", "no-store")
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
         await send(message)
 
     return sending
-
-
-def _address(text: str) -> SplitResult:
-    """The parts of an address; none of what is no address."""
-    try:
-        return urlsplit(text)
-    except ValueError:
-        return urlsplit("")
 
 
 def refusal(status: int, why: str, headers: Mapping[str, str] | None = None) -> Response:

@@ -5,7 +5,6 @@ counts.
 from __future__ import annotations
 
 import asyncio
-import math
 import sys
 import time
 from collections import defaultdict
@@ -19,12 +18,12 @@ from starlette.exceptions import HTTPException
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.sealed import digest
 from jaxsens.core.results.result import FlipSensitivity, load_result
-from jaxsens.service.pool import WorkerGone, WorkerProcess
-from jaxsens.service.store import ENDED, MOST_CRASHES, Store, StoredJob, StoreFull
+from jaxsens.service.pool import WorkerProcess
+from jaxsens.service.store import ENDED, MOST_CRASHES, Store, StoredJob
 
 _BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
 
-_ADMITTING = 32
+_LOOKING = 32
 """The questions that may wait to be looked at."""
 
 STEP_SECONDS = 600.0
@@ -51,16 +50,12 @@ class Jobs:
     """
 
     def __init__(
-        self,
-        store: Store,
-        workers: Sequence[WorkerProcess],
-        queued: int = 1000,
-        seconds: float = 3600.0,
-        memory: float = math.inf,
+        self, store: Store, workers: Sequence[WorkerProcess], queued: int, seconds: float, memory: float
     ) -> None:
         self.store, self.workers = store, workers
+        store.on_change = self._changed
         self._queued, self._seconds, self._memory = queued, seconds, memory
-        self._admitting, self._closing, self._announced = 0, False, False
+        self._looking, self._closing, self._announced = asyncio.Semaphore(_LOOKING), False, False
         self._crashes = defaultdict[str, float](float)  # of workers that looked at a question, by its digest
         self._waked, self._news = asyncio.Event(), dict[str, asyncio.Event]()
         self.counts = counts = CollectorRegistry()
@@ -90,26 +85,23 @@ class Jobs:
         """
         if not self.ready:
             raise _later(503, "no worker is ready: models are being loaded, or the service ends", 2.0)
-        if self._admitting >= _ADMITTING:
-            raise _later(429, f"{self._admitting} questions wait to be looked at", 1.0)
+        if self._looking.locked():
+            raise _later(429, f"{_LOOKING} questions wait to be looked at", 1.0)
         name = digest(question)
         if self._crashes.get(name, 0) >= MOST_CRASHES:
             raise HTTPException(500, "a worker process ended, twice, while it looked at this question")
         worker = min((one for one in self.workers if one.ready), key=lambda one: one.job is not None)
-        self._admitting += 1
-        try:
+        async with self._looking:
             answer = await worker.ask("admit", STEP_SECONDS, question=question)
-            self._crashes.pop(name, None)
-        except WorkerGone as gone:
-            self._crashes[name] += gone.blame
-            answer: dict[str, Any] = {"error": str(gone)}
-        finally:
-            self._admitting -= 1
         if answer.get("refusal"):
             raise InputError.of_json(answer["refusal"])
-        if "error" in answer:
+        if "crash" in answer:
+            self._crashes[name] += answer["blame"]
+        else:
+            self._crashes.pop(name, None)
+        if (why := answer.get("crash") or answer.get("error")) is not None:
             # Not 503: a client that tries again may end the next process too.
-            raise HTTPException(500, f"{answer['error']}, while a worker looked at this question")
+            raise HTTPException(500, f"{why}, while a worker looked at this question")
         return answer
 
     async def accept(self, question: Any) -> StoredJob:
@@ -129,7 +121,6 @@ class Jobs:
             self._check_affordable(known["about"])
         job = self.store.add(known["id"], question, known["about"])
         self._asked.labels("again" if before is not None else "new").inc()
-        self._changed(job.id)
         return job
 
     async def result(self, job: StoredJob) -> FlipSensitivity | None:
@@ -178,14 +169,6 @@ class Jobs:
             yield found
             await news.wait()
 
-    async def ended(self, job: str, seconds: float) -> StoredJob | None:
-        """Returns a job when it has ended, or after so many seconds."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                async for _ in self.watch(job):
-                    pass
-        return self.store.jobs.get(job)
-
     # Workers
 
     async def run(self, worker: WorkerProcess) -> None:
@@ -195,12 +178,10 @@ class Jobs:
             InputError: if a model cannot be loaded.
         """
         while not self._closing:
-            began = time.monotonic()
             with suppress(OSError):
                 await worker.run(self._heard)
             self._restarts.inc()
-            # One that ends at once would otherwise be started again and again.
-            await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
+            await asyncio.sleep(1.0)  # one that ends at once would otherwise be started again and again
 
     async def hand_out(self, worker: WorkerProcess) -> None:
         """Gives a worker the jobs that are due, in the order in which they were asked for.
@@ -215,26 +196,20 @@ class Jobs:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(self._waked.wait(), 1.0)
                 continue
-            worker.job = job.id
-            self._change(job.id, state="running")
-            answer = await self._measured(worker, job)
+            worker.job, seconds = job.id, STEP_SECONDS + 10 * job.about["seconds"]
+            self.store.change(job.id, state="running")
+            try:
+                place = str(self.store.result(job.id))
+                answer = await worker.ask("measure", seconds, id=job.id, question=job.question, place=place)
+            except InputError:
+                answer = {"error": "a link is in the place of its result, and none is followed: remove it"}
             while not self._closing:
-                with suppress(StoreFull):
+                with suppress(OSError):
                     self._note(job.id, answer)
                     break
                 await asyncio.sleep(1.0)
             worker.job = None
             self._waked.set()
-
-    async def _measured(self, worker: WorkerProcess, job: StoredJob) -> dict[str, Any]:
-        """Returns the worker's answer; if it ends before, why, as "crash"."""
-        try:
-            place, seconds = str(self.store.result(job.id)), STEP_SECONDS + 10 * job.about["seconds"]
-            return await worker.ask("measure", seconds, id=job.id, question=job.question, place=place)
-        except InputError:
-            return {"error": "a link is in the place of its result, and none is followed: remove it"}
-        except WorkerGone as gone:
-            return {"crash": str(gone), "blame": gone.blame}
 
     def _heard(self, message: dict[str, Any]) -> None:
         """Takes note that a worker is ready, or has done a step."""
@@ -243,7 +218,7 @@ class Jobs:
             print("jaxsens: models are loaded", file=sys.stderr, flush=True)
         job = self.store.jobs.get(message.get("id", ""))
         if job is not None and job.state == "running":
-            self._change(job.id, done=message["done"], total=message["total"])
+            self.store.change(job.id, done=message["done"], total=message["total"])
         self._waked.set()
 
     def _note(self, name: str, answer: dict[str, Any]) -> None:
@@ -255,13 +230,12 @@ class Jobs:
         elif "crash" in answer:
             crashes = job.crashes + answer["blame"]
             if crashes < MOST_CRASHES:
-                self._change(name, state="queued", crashes=crashes, done=0)
+                self.store.change(name, state="queued", crashes=crashes, done=0)
             else:
                 why = f"{answer['crash']}, again, while it measured this; forget it (DELETE) to ask again"
                 self._end(job, "failed", why, crashes=crashes)
         elif "error" in answer:
-            found = {"refusal": answer.get("refusal")}
-            self._end(job, "failed", answer["error"], found=found)
+            self._end(job, "failed", answer["error"], found={"refusal": answer.get("refusal")})
         else:
             found, flips = answer["found"], answer["found"]["flips"]
             self._end(job, "finished", found=found, done=flips, total=flips)
@@ -276,12 +250,8 @@ class Jobs:
         await asyncio.gather(*(worker.end() for worker in self.workers))
 
     def _end(self, job: StoredJob, state: str, message: str = "", **values: Any) -> None:
-        self._change(job.id, state=state, message=message, **values)
+        self.store.change(job.id, state=state, message=message, **values)
         self._ended.labels(state).inc()
-
-    def _change(self, job: str, **values: Any) -> None:
-        self.store.change(job, **values)
-        self._changed(job)
 
     def _changed(self, job: str) -> None:
         if (news := self._news.pop(job, None)) is not None:

@@ -19,23 +19,8 @@ from jaxsens.core.base.errors import InputError
 
 COMMAND = (sys.executable, "-m", "jaxsens.service.worker")
 
-_LONGEST_LINE = 64 * 2**20
-
 SILENT_SECONDS = 60.0
 """After which a worker that says nothing, not even that it is alive, is replaced."""
-
-
-class WorkerGone(RuntimeError):
-    """Raised where a worker process ended before it had answered.
-
-    Attributes:
-        blame: of the question: 1 if it is what ended the process; 0.5 for a measurement during which the process also
-            looked at a question; 0 for a question that it had not begun.
-    """
-
-    def __init__(self, why: str, blame: float = 1.0) -> None:
-        super().__init__(why)
-        self.blame = blame
 
 
 class WorkerProcess:
@@ -70,13 +55,17 @@ class WorkerProcess:
             stdout=subprocess.PIPE,
             env=environment,
             start_new_session=True,  # Ctrl-C in a terminal is the server's
-            limit=_LONGEST_LINE,
+            limit=64 * 2**20,  # bytes of the longest line
         )
         self.send(**self._settings)
-        self._late, why, refused = "", "the worker process was ended", None
+        self._late, why = "", "the worker process was ended"
         try:
-            # A line without an end is that of a process that was killed while it wrote.
-            while (line := await self._line(process)).endswith(b"\n"):
+            while True:
+                async with asyncio.timeout(SILENT_SECONDS):
+                    line = await process.stdout.readline() if process.stdout is not None else b""
+                    if not line.endswith(b"\n"):  # its output is closed, or it was killed while it wrote
+                        why = _ended(await process.wait())
+                        return
                 message = json.loads(line)
                 match message.get("event"):
                     case None:
@@ -90,12 +79,9 @@ class WorkerProcess:
                         self.ready, self.models = True, message["models"]
                         on_event(message)
                     case "refused":
-                        refused = message["refusal"]
-            try:
-                async with asyncio.timeout(SILENT_SECONDS):
-                    why = _ended(await process.wait())
-            except TimeoutError:
-                self._kill("the worker process closed its output and did not end")
+                        raise InputError.of_json(message["refusal"])
+        except TimeoutError:
+            why = f"the worker process said nothing for {SILENT_SECONDS:.0f} s"
         finally:
             self.ready = False
             self._kill()
@@ -103,27 +89,17 @@ class WorkerProcess:
             for number, (do, answer) in self._asked.items():
                 blame = float(number in admitted[:1]) if do == "admit" else 0.5 if admitted else 1.0
                 if not answer.done():
-                    answer.set_exception(WorkerGone(self._late or why, blame))
+                    answer.set_result({"crash": self._late or why, "blame": blame})
             self._asked.clear()
-        if refused:
-            raise InputError.of_json(refused)
-
-    async def _line(self, process: asyncio.subprocess.Process) -> bytes:
-        """Returns the next line of a process; ends one that says nothing."""
-        try:
-            async with asyncio.timeout(SILENT_SECONDS):
-                return await process.stdout.readline() if process.stdout is not None else b""
-        except TimeoutError:
-            self._kill(f"the worker process said nothing for {SILENT_SECONDS:.0f} s")
-            return b""
+            await process.wait()
 
     async def ask(self, do: str, seconds: float, **message: Any) -> dict[str, Any]:
         """Returns what the worker answers: to "admit", what it knows of a question; to "measure", what it measured.
 
-        seconds: that it may take, or each of its steps.
+        If it ends before, that is why, as `crash`, and how far it is to `blame`: 1 for what ended the process, 0.5 for
+        a measurement during which the process also looked at a question, 0 for a question that it had not begun.
 
-        Raises:
-            WorkerGone: if it ends before it has answered.
+        seconds: that it may take, or each of its steps.
         """
         number, answer = next(self._numbers), asyncio.get_running_loop().create_future()
         self._asked[number] = do, answer

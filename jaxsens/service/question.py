@@ -24,7 +24,8 @@ MOST_INPUTS = 1024
 """The inputs of one question."""
 
 _Id = Annotated[int, Field(gt=-(2**31), lt=2**31)]
-_Position = Annotated[int, Field(ge=0, lt=2**31)]
+_Readout = Literal["auto", "last", "mean"] | Annotated[int, Field(ge=0, lt=2**31)] | None
+_READOUTS = '"auto", "last", "mean", null, or a 0-based position'
 _Ids = Annotated[list[_Id], Field(min_length=1, fail_fast=True)]
 _INPUTS = (
     f"a text, ids, or at most {MOST_INPUTS} inputs of one length; ask of other texts and lengths one by one"
@@ -69,13 +70,7 @@ class Question:
     measure: Annotated[Measure, _object(Measure)] = dataclasses.field(default_factory=L2)
     engine: Annotated[AskedEngine, _object(AskedEngine)] = dataclasses.field(default_factory=Auto)
     placement: PlacementTable = dataclasses.field(default_factory=PlacementTable)
-    readout: Annotated[
-        int | str | None,
-        _typed(
-            Literal["auto", "last", "mean"] | _Position | None,
-            '"auto", "last", "mean", null, or a 0-based position',
-        ),
-    ] = "auto"
+    readout: Annotated[int | str | None, _typed(_Readout, _READOUTS)] = "auto"
     output: Literal["hidden", "logits", "labels"] | None = None
 
     @property

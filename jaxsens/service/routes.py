@@ -4,8 +4,10 @@ lines.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from importlib.metadata import version
 from inspect import getdoc
@@ -106,7 +108,8 @@ class Routes(Starlette):
 
     async def measurements(self, request: Request) -> Response:
         """Lists measurements."""
-        return JSONResponse([vars(job) for job in self._jobs.store.listed(_LISTED)])
+        jobs = sorted(self._jobs.store.jobs.values(), key=lambda job: -job.number)
+        return JSONResponse([vars(job) for job in jobs[:_LISTED]])
 
     async def job(self, request: Request) -> Response:
         """Says how it is with a job; with ?wait=SECONDS, when it has ended or after so long."""
@@ -118,8 +121,10 @@ class Routes(Starlette):
         if not seconds >= 0:  # NaN too
             remedy = f"seconds, from 0 to {_LONGEST_WAIT:.0f}"
             raise InputError.of("wait", wait, remedy, subject="flip_sensitivity")
-        if seconds > 0:
-            job = await self._jobs.ended(job.id, seconds) or job
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                async for found in self._jobs.watch(job.id):
+                    job = found
         return JSONResponse(vars(job))
 
     async def cancel(self, request: Request) -> Response:
@@ -130,13 +135,9 @@ class Routes(Starlette):
 
     async def events(self, request: Request) -> Response:
         """Tells of a job whenever it has changed."""
-        job = self._asked(request)
-
-        async def told() -> AsyncIterator[dict[str, str]]:
-            async for found in self._jobs.watch(job.id):
-                yield {"event": found.state, "data": json.dumps(vars(found))}
-
-        return EventSourceResponse(told(), ping=15)
+        changes = self._jobs.watch(self._asked(request).id)
+        told = ({"event": job.state, "data": json.dumps(vars(job))} async for job in changes)
+        return EventSourceResponse(told, ping=15)
 
     # Results
 
@@ -183,8 +184,7 @@ class Routes(Starlette):
 
     async def metrics(self, request: Request) -> Response:
         """Counts, for Prometheus."""
-        counts = generate_latest(self._jobs.counts)
-        return Response(counts, media_type="text/plain; version=0.0.4")
+        return Response(generate_latest(self._jobs.counts), media_type="text/plain; version=0.0.4")
 
     async def healthy(self, request: Request) -> Response:
         """Whether the server answers."""
@@ -199,39 +199,42 @@ class Routes(Starlette):
 
 
 @cache
-def questions() -> dict[str, dict[str, dict[str, Any]]]:
-    """Returns the schema of each kind of flips, measure and engine that JSON can give. Its description is what the
-    kind's docstring says first."""
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+def question_schema() -> dict[str, Any]:
+    """Returns the schema of a question, with each kind of flips, measure and engine that JSON can give. A kind's
+    description is what its docstring says first."""
+    hints = get_type_hints(Question, include_extras=True)
+    properties = {name: pydantic.TypeAdapter(hint).json_schema() for name, hint in hints.items()}
     for base in (Flips, Measure, AskedEngine):
-        kinds = {name: kind for name, kind in base.kinds.items() if getattr(kind, "portable", True)}
-        for name, kind in kinds.items():
-            schema = pydantic.TypeAdapter(kind).json_schema()
-            schema["description"] = " ".join((getdoc(kind) or "").partition("\n\n")[0].split())
-            schema["properties"] = {"kind": {"const": name}, **schema["properties"]}
-            schema["required"] = ["kind", *schema.get("required", ())]
-            found.setdefault(base.argument, {})[name] = schema
-    return found
+        kinds: dict[str, Any] = {}
+        for name, kind in base.kinds.items():
+            if getattr(kind, "portable", True):
+                kinds[name] = schema = pydantic.TypeAdapter(kind).json_schema()
+                schema["description"] = " ".join((getdoc(kind) or "").partition("\n\n")[0].split())
+                schema["properties"] = {"kind": {"const": name}, **schema["properties"]}
+                schema["required"] = ["kind", *schema.get("required", ())]
+        properties[base.argument] = {"anyOf": [{"enum": [*kinds]}, *kinds.values()]}
+    required = ["model", "tokens"]
+    return {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
 
 
 def openapi(routes: Iterable[BaseRoute], models: Collection[str]) -> dict[str, Any]:
     """Returns the description, of OpenAPI 3.1. models: the names of the served models."""
-    schemas = {"Measurement": _measurement(models), "Job": pydantic.TypeAdapter(StoredJob).json_schema()}
+    asks = question_schema()
+    asks = {**asks, "properties": {**asks["properties"], "model": {"enum": sorted(models)}}}
+    schemas = {"Measurement": asks, "Job": pydantic.TypeAdapter(StoredJob).json_schema()}
     question = {"schema": {"$ref": "#/components/schemas/Measurement"}}
     body = {"requestBody": {"required": True, "content": {"application/json": question}}}
     refused = "refused: {'error': why}; of an unusable field, with the path, value and remedy"
     answers = {"2XX": "what the summary says; a job as the schema Job", "default": refused}
+    responses = {status: {"description": text} for status, text in answers.items()}
     named = {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}}
     paths: dict[str, Any] = {}
     for route in routes:
         if isinstance(route, Route) and route.path.startswith("/v1/"):
             methods = paths.setdefault(route.path, {"parameters": [named]} if "{id}" in route.path else {})
             for method in (route.methods or set()) - {"HEAD"}:
-                methods[method.lower()] = {
-                    "summary": getdoc(route.endpoint),
-                    "responses": {status: {"description": text} for status, text in answers.items()},
-                    **(body if method == "POST" else {}),
-                }
+                told = {"summary": getdoc(route.endpoint), "responses": responses}
+                methods[method.lower()] = {**told, **(body if method == "POST" else {})}
     return {
         "openapi": "3.1.0",
         "info": {"title": "jaxsens", "version": version("jaxsens")},
@@ -241,19 +244,4 @@ def openapi(routes: Iterable[BaseRoute], models: Collection[str]) -> dict[str, A
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
         "security": [{"token": []}],
-    }
-
-
-def _measurement(models: Collection[str]) -> dict[str, Any]:
-    """Returns the schema of a question."""
-    hints = get_type_hints(Question, include_extras=True)
-    properties = {name: pydantic.TypeAdapter(hint).json_schema() for name, hint in hints.items()}
-    properties["model"] = {"enum": sorted(models)}
-    for argument, kinds in questions().items():
-        properties[argument] = {"anyOf": [{"enum": [*kinds]}, *kinds.values()]}
-    return {
-        "type": "object",
-        "required": ["model", "tokens"],
-        "additionalProperties": False,
-        "properties": properties,
     }

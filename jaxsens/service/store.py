@@ -17,7 +17,7 @@ import re
 import secrets
 import sys
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,10 +35,6 @@ MOST_CRASHES = 2
 
 _FOLDERS = ("jobs", "results", "damaged")
 _OWN = re.compile(r"[\w-]+\.json")
-
-
-class StoreFull(OSError):
-    """Raised where a job cannot be written. What was measured is kept."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +88,7 @@ class Store:
 
     Attributes:
         jobs: by name.
+        on_change: called with the name of a job that has changed.
 
     Raises:
         InputError: if another service has the folder, or if a link lies in it: nothing is then changed.
@@ -100,6 +97,7 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.on_change: Callable[[str], object] = lambda job: None
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for place in (folder, *(folder / name for name in _FOLDERS)):
             for inside in place.iterdir() if place.is_dir() and not place.is_symlink() else ():
@@ -149,10 +147,6 @@ class Store:
             self._set_aside(place, why)
         self.change(job, state="failed", message="its result was lost or damaged; ask again")
 
-    def listed(self, count: int) -> list[StoredJob]:
-        """Returns the jobs that were asked for last, the last first."""
-        return sorted(self.jobs.values(), key=lambda job: -job.number)[:count]
-
     def add(self, job: str, question: Any, about: dict[str, Any]) -> StoredJob:
         """Queues a job that is new, or is to be measured `again`. One that waits or runs stays as it is; of any other
         it is noted that it was asked for."""
@@ -176,8 +170,9 @@ class Store:
                     write_sealed(self.folder / "jobs" / f"{job.id}.json", "job", job.record(), indent=None)
             except (OSError, InputError) as error:
                 why = (error.strerror if isinstance(error, OSError) else None) or "a link lies in it"
-                raise StoreFull(f"the store takes no more ({why}); what was measured is kept") from error
+                raise OSError(f"the store takes no more ({why}); what was measured is kept") from error
         self.jobs[job.id] = job
+        self.on_change(job.id)
 
     def forget(self, job: str) -> None:
         """Removes a job and its result."""

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -44,19 +44,19 @@ from jaxsens.pretrained.folder import hub_command, in_hub_cache
 from jaxsens.pretrained.load import load_pretrained
 from jaxsens.service.question import Question, read_question
 
-_PR_SET_PDEATHSIG = 1
 
-
-def check_given(given: Mapping[str, str], problems: Problems) -> None:
-    """Adds an error for each model that is neither a folder, nor in the hub's cache, nor a function's name."""
+def check_given(given: Collection[str], problems: Problems) -> None:
+    """Adds an error for each NAME=WHERE that is neither a folder, nor in the hub's cache, nor a function's name."""
     if not given:
         problems.note("--model", "give at least one, as NAME=FOLDER or NAME=package.module:make")
-    for name, place in given.items():
+    for one in given:
+        name, _, place = one.partition("=")
         module, _, function = place.partition(":")
         named = all(part.isidentifier() for part in (*module.split("."), *function.split(".")))
         if not name.replace("-", "").replace(".", "").replace("_", "").isalnum():
-            remedy = "a name of letters, digits, dots and hyphens before the ="
-            problems.add("--model", f"{name}={place}", remedy)
+            problems.add("--model", one, "a name of letters, digits, dots and hyphens before the =")
+        elif sum(other.startswith(f"{name}=") for other in given) > 1:
+            problems.add("--model", one, "each name once")
         elif not named and _folder_of(place) is None:
             remedy = f"a folder that is there, or package.module:make{hub_command(place)}"
             problems.add("--model", f"{name}={place}", remedy)
@@ -95,8 +95,8 @@ class Worker:
 
     def __init__(self, settings: Mapping[str, Any], out: BinaryIO) -> None:
         self._settings, self._out, self._writing = settings, out, threading.Lock()
-        folders = {name: _folder_of(place) for name, place in settings["models"].items()}
-        self._folders = {name: folder for name, folder in folders.items() if folder is not None}
+        places = settings["models"].items()
+        self._folders = {name: folder for name, place in places if (folder := _folder_of(place)) is not None}
         self._models, self._loading = dict[tuple[str, str], tuple[Any, str]](), threading.Lock()
         self._jobs, self._cancelled = queue.SimpleQueue[dict[str, Any]](), False
         self._compiled = set[tuple[str, int]]()
@@ -253,7 +253,7 @@ class Worker:
 def main() -> None:
     """Runs a worker. The first line says which models it serves."""
     if sys.platform == "linux":  # a stopped process reads no end of its input
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     lines, out = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print is no answer
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -42,7 +42,7 @@ def test_a_job_that_waits_or_is_finished_is_not_asked_twice_and_one_that_failed_
     for state in ("running", "finished", "failed", "cancelled"):
         store.change("a", state=state)
         assert add(store, "a").state == ("queued" if state in ("failed", "cancelled") else state)
-    assert len(store.listed(10)) == 1
+    assert len(store.jobs) == 1
 
 
 def test_what_had_begun_is_queued_when_the_store_is_opened_again(tmp_path):
@@ -53,7 +53,7 @@ def test_what_had_begun_is_queued_when_the_store_is_opened_again(tmp_path):
         first.change(state, state=state, crashes=1)
     first.close()
     second = Store(tmp_path)
-    jobs = {job.id: job for job in second.listed(10)}
+    jobs = second.jobs
     second.close()
     assert {name for name, job in jobs.items() if job.crashes} == {"finished", "failed", "cancelled"}
     assert {name: job.state for name, job in jobs.items()} == {one: one for one in states} | {
@@ -102,7 +102,7 @@ def test_a_sound_record_in_the_place_of_another_is_not_that_job(tmp_path, capsys
     store.close()
     (tmp_path / "jobs" / "a.json").rename(tmp_path / "jobs" / "b.json")
     store = Store(tmp_path)
-    assert store.listed(9) == []
+    assert store.jobs == {}
     store.close()
     assert "holds another job" in capsys.readouterr().err
 
@@ -154,7 +154,7 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(store, monkeypatch):
         with pytest.raises(OSError, match="the store takes no more") as refused:
             act()
         assert str(store.folder) not in str(refused.value)
-    assert [(job.id, job.message) for job in store.listed(9)] == [("kept", "")]
+    assert [(job.id, job.message) for job in store.jobs.values()] == [("kept", "")]
     assert len([*(store.folder / "jobs").iterdir()]) == 1
 
 
