@@ -93,12 +93,12 @@ class Jobs:
         worker = min((one for one in self.workers if one.ready), key=lambda one: one.job is not None)
         async with self._looking:
             answer = await worker.ask("admit", STEP_SECONDS, question=question)
-        if answer.get("refusal"):
-            raise InputError.of_json(answer["refusal"])
         if "crash" in answer:
             self._crashes[name] += answer["blame"]
         else:
             self._crashes.pop(name, None)
+        if answer.get("refusal"):
+            raise InputError.of_json(answer["refusal"])
         if (why := answer.get("crash") or answer.get("error")) is not None:
             # Not 503: a client that tries again may end the next process too.
             raise HTTPException(500, f"{why}, while a worker looked at this question")

@@ -33,9 +33,18 @@ async def echo(request: Request) -> PlainTextResponse:
     return PlainTextResponse(f"{len(await request.body())} bytes")
 
 
+async def late(request: Request) -> PlainTextResponse:
+    """Answers after 2.2 seconds, and listens in the meantime whether the client goes, as a stream of events does."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(2.2):
+            await request.receive()
+    return PlainTextResponse("late")
+
+
 def echoing() -> Starlette:
     places = ("/", "/v1/models", "/healthz", "/metrics")
-    return Starlette(routes=[Route(path, echo, methods=["GET", "POST"]) for path in places])
+    routes = [Route(path, echo, methods=["GET", "POST"]) for path in places]
+    return Starlette(routes=[*routes, Route("/late", late)])
 
 
 @pytest.fixture
@@ -70,6 +79,8 @@ def test_the_address_with_the_token_gives_a_cookie_that_scripts_cannot_read_and_
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
     assert TOKEN not in cookie
+    assert "Secure" not in cookie
+    assert "Secure" in run(http.get(f"https://127.0.0.1:8321/?token={TOKEN}")).headers["set-cookie"]
     pair = cookie.partition(";")[0]
     assert run(http.get("/v1/models", headers={"Cookie": pair})).status_code == 200
     for wrong in (pair[:-1], pair + "0", pair.replace("8321", "8322")):
@@ -185,6 +196,19 @@ def test_half_a_body_is_not_waited_for(monkeypatch):
 
     async def act(opened):
         assert b"408" in await answered(await opened(), WHOLE + b"1234")
+
+    listening(act)
+
+
+def test_an_answer_may_take_its_time_and_the_connection_is_kept_after_it(monkeypatch):
+    monkeypatch.setattr(guard, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(guard, "HEAD_SECONDS", 1.5)
+
+    async def act(opened):
+        pair = await opened()
+        assert b"late" in await answered(pair, WHOLE.replace(b"POST /", b"GET /late").replace(b"9\r", b"0\r"))
+        await asyncio.sleep(1.1)  # in which it is looked at
+        assert b"9 bytes" in await answered(pair, WHOLE + b"123456789")
 
     listening(act)
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from starlette.exceptions import HTTPException
 
-from jaxsens.service import pool
+from jaxsens.service import pool, routes
 from jaxsens.service.jobs import Jobs
 from jaxsens.service.routes import Routes
 from jaxsens.service.store import Store
@@ -43,6 +43,8 @@ class PlayedWorker:
             return await self.answer
         question = message["question"]
         self.admitted.append(question)
+        if question == "late":
+            await asyncio.Future()
         if question == "deadly":
             return {"crash": "the worker process ended", "blame": 1.0}
         about = {"seconds": 7200.0 * (question == "long"), "bytes": 2**40 * (question == "large"), "flips": 1}
@@ -145,13 +147,60 @@ def test_what_would_take_too_much_time_or_memory_is_refused_with_the_estimate(tm
     played(tmp_path, act)
 
 
+def test_many_questions_that_wait_to_be_looked_at_let_no_other_in(tmp_path):
+    async def act(jobs: Jobs, worker: PlayedWorker) -> None:
+        late = [asyncio.ensure_future(jobs.look_at("late")) for _ in range(32)]
+        await until(lambda: len(worker.admitted) == 32)
+        with pytest.raises(HTTPException) as refused:
+            await jobs.look_at("late")
+        assert (refused.value.status_code, len(worker.admitted)) == (429, 32)
+        late[0].cancel()
+        await asyncio.sleep(0)
+        assert (await jobs.look_at("a"))["id"] == "a"
+
+    played(tmp_path, act)
+
+
+def test_who_follows_a_job_hears_of_each_change_and_of_the_end_of_the_service(tmp_path):
+    async def act(jobs: Jobs, worker: PlayedWorker) -> None:
+        heard: list[str] = []
+
+        async def follow() -> None:
+            async for job in jobs.watch("a"):
+                heard.append(job.state)
+
+        await jobs.accept("a")
+        following = asyncio.ensure_future(follow())
+        await until(lambda: heard[-1:] == ["running"])
+        async with asyncio.timeout(5):
+            await jobs.close()
+            await following
+        assert heard[-1] == "running"
+
+    played(tmp_path, act)
+
+
+@pytest.mark.parametrize("wait", ["nan", "-1", "soon", "1e9"])
+def test_a_wait_is_a_number_of_seconds_and_has_an_end(tmp_path, monkeypatch, wait):
+    async def act(jobs: Jobs, worker: PlayedWorker) -> None:
+        job = await jobs.accept("a")
+        transport = httpx.ASGITransport(Routes(jobs, {"tiny": ""}))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+            answer = await asyncio.wait_for(http.get(f"/v1/measurements/{job.id}?wait={wait}"), 5)
+        assert answer.status_code == (200 if wait == "1e9" else 400)
+        assert ("state" in answer.json()) == (wait == "1e9")
+
+    monkeypatch.setattr(routes, "_LONGEST_WAIT", 0.2)
+    played(tmp_path, act)
+
+
 def test_a_job_is_never_with_two_workers(tmp_path):
     async def act(jobs: Jobs, first: PlayedWorker, second: PlayedWorker) -> None:
         job = await jobs.accept("a")
         await until(lambda: first.given or second.given)
         owner, other = (first, second) if first.given else (second, first)
         jobs.cancel(job)
-        assert owner.sent == [{"do": "cancel"}]
+        assert (owner.sent, other.sent) == ([{"do": "cancel"}], [])
         await jobs.accept("a")  # asked again, while the worker has not yet let it go
         await jobs.accept("b")
         await until(lambda: other.given)
@@ -250,6 +299,37 @@ def test_a_worker_that_stops_or_never_answers_is_ended_and_its_question_fails(
             await running
 
     asyncio.run(act())
+
+
+def test_a_measurement_that_goes_on_step_by_step_is_not_ended(monkeypatch):
+    program = (
+        'import time\nfor _ in range(8):\n    time.sleep(0.5)\n    print(\'{"event": "running"}\', flush=True)\n'
+        'print(\'{"of": 0, "found": 1}\', flush=True)\ninput()'
+    )
+    monkeypatch.setattr(pool, "COMMAND", (sys.executable, "-c", program))
+
+    async def act() -> None:
+        worker = pool.WorkerProcess({}, {})
+        running = asyncio.ensure_future(worker.run(lambda message: None))
+        assert (await worker.ask("measure", 2.0)).get("found") == 1
+        await worker.end()
+        await running
+
+    asyncio.run(act())
+
+
+@pytest.mark.parametrize(
+    ("environ", "seen"),
+    [
+        ({"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": "0,1"}, [None]),
+        ({"CUDA_VISIBLE_DEVICES": "2,5"}, ["2", "5"]),
+        ({"CUDA_VISIBLE_DEVICES": "-1"}, [None]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, [None]),
+    ],
+)
+def test_each_gpu_has_a_worker_that_sees_no_other(environ, seen):
+    given = pool.device_environments(environ)
+    assert [one.get("CUDA_VISIBLE_DEVICES") for one in given] == seen
 
 
 def test_of_what_a_process_had_to_do_when_it_ended_the_first_question_and_half_the_job_are_blamed(
