@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +66,16 @@ def panics() -> Any:
         raise Panic("called `Option::unwrap()` on a `None` value")
 
     return model
+
+
+def huge() -> Any:
+    """A model whose changes are finite and their sum is not; it warns, as libraries do."""
+
+    def model(parameters: Any, tokens: Any) -> Any:
+        warnings.warn("a library's own", stacklevel=1)
+        return parameters["factor"] * tokens[0]
+
+    return model, {"factor": np.asarray(1.5e308)}
 
 
 SLOWLY = {"model": "slow", "engine": "vmap", "flips": 3, "readout": None, "placement": {"batch_size": 1}}

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 import signal
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import product
 from pathlib import Path
 
@@ -19,7 +21,7 @@ from tests.pretrained.folders import write_folder
 from tests.refusals import refusal, refused
 from tests.service.served import MODELS, SLOWLY, TOKEN, Served, free_port, serving, tiny
 
-SERVED = {**MODELS, "panics": "tests.service.served:panics", "hub": "org/cats"}
+SERVED = {**MODELS, "hub": "org/cats"} | {name: f"tests.service.served:{name}" for name in ("panics", "huge")}
 WORD = [0, 1, 2, 2, 1, 0, 1, 2]
 
 
@@ -79,6 +81,27 @@ def test_the_client_reads_the_token_of_the_environment_and_uses_no_proxy(service
         jaxsens.service.Client(service.address)
     with refusal("timeout"):
         jaxsens.service.Client(service.address, TOKEN, timeout=0.0)
+
+
+def test_the_client_asks_again_where_too_much_waits_and_nowhere_else():
+    statuses, asked = [429, 503, 413], []
+
+    class Busy(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(status := statuses[len(asked)])
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *message: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+        client = jaxsens.service.Client(f"http://127.0.0.1:{server.server_port}", TOKEN)
+        with client, pytest.raises(jaxsens.service.ServiceError) as refused:
+            client.flip_sensitivity("tiny", WORD)
+        server.shutdown()
+    assert (refused.value.status, asked) == (413, statuses)
 
 
 def test_a_measurement_that_takes_longer_than_the_clients_timeout_goes_on(service):
@@ -173,6 +196,39 @@ def test_a_question_of_what_it_would_cost_measures_nothing(service):
     assert len(service.http.get("/v1/measurements").json()) == before
 
 
+def test_what_is_not_finite_is_null_and_warnings_of_libraries_stay_in_the_log(service):
+    question = {"model": "huge", "tokens": [[0, 1, 0], [0, 0, 0], [0, 1, 1]], "flips": 2, "readout": None}
+    job = service.ask(**question).json()["id"]
+    service.ended(job)
+    for form in ("", "/result.json"):
+        told = service.http.get(f"/v1/measurements/{job}{form}").text
+        table = json.loads(told, parse_constant=pytest.fail)
+        if not form:
+            assert (table["found"]["max"], table["found"]["warnings"]) == (1.5e308, [])
+
+
+def test_the_metrics_count_questions_jobs_flips_and_seconds(service):
+    def counts() -> dict[str, float]:
+        lines = service.http.get("/metrics").text.splitlines()
+        return {
+            name: float(value) for name, _, value in (one.rpartition(" ") for one in lines) if name[0] != "#"
+        }
+
+    before, question = counts(), {"model": "tiny", "tokens": [2, 1, 0, 0, 1, 2]}
+    service.ended(service.ask(**question).json()["id"])
+    service.ask(**question)
+    after = counts()
+    grown = {
+        'jaxsens_questions_total{how="new"}': 1,
+        'jaxsens_questions_total{how="again"}': 1,
+        'jaxsens_jobs_total{state="finished"}': 1,
+        "jaxsens_answer_seconds_count": 1,
+        "jaxsens_flips_total": 10,
+    }
+    assert {name: after[name] - before.get(name, 0) for name in grown} == grown
+    assert (after["jaxsens_waiting"], after["jaxsens_ready"]) == (0, 1)
+
+
 def test_every_form_of_a_result_is_there(service):
     job = service.ended(service.ask(model="tiny", tokens=WORD, flips={"kind": "delete"}).json()["id"])
     base = f"/v1/measurements/{job['id']}"
@@ -222,6 +278,7 @@ def test_a_worker_that_is_killed_is_started_again_and_its_job_ends(service):
     job = service.ask(**SLOWLY, tokens=[0, 2] * 12).json()["id"]
     service.until(job, lambda one: one["state"] == "running")
     (worker,) = service.workers()
+    assert os.getsid(worker) == worker  # Ctrl-C in the server's terminal does not reach it
     os.kill(worker, signal.SIGKILL)
     assert service.ended(job)["state"] == "finished"
     assert service.process.poll() is None
@@ -232,6 +289,7 @@ def test_a_worker_that_is_killed_is_started_again_and_its_job_ends(service):
 def test_what_is_too_long_and_what_is_too_much_are_refused(tmp_path):
     limits = ("--most-tokens", "100", "--most-queued", "1")
     with serving(tmp_path / "store", MODELS, *limits) as small:
+        assert small.ended(small.ask(model="tiny", tokens=[0] * 100).json()["id"])["state"] == "finished"
         refused = small.ask(model="tiny", tokens=[0] * 101)
         assert refused.status_code == 400
         assert "at most 100" in refused.json()["error"]
