@@ -35,6 +35,7 @@ async def echo(request: Request) -> PlainTextResponse:
 
 async def late(request: Request) -> PlainTextResponse:
     """Answers after 2.2 seconds, and listens in the meantime whether the client goes, as a stream of events does."""
+    await request.body()
     with suppress(TimeoutError):
         async with asyncio.timeout(2.2):
             await request.receive()
