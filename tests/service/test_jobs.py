@@ -152,7 +152,7 @@ def test_many_questions_that_wait_to_be_looked_at_let_no_other_in(tmp_path):
         late = [asyncio.ensure_future(jobs.look_at("late")) for _ in range(32)]
         await until(lambda: len(worker.admitted) == 32)
         with pytest.raises(HTTPException) as refused:
-            await jobs.look_at("late")
+            await asyncio.wait_for(jobs.look_at("late"), 5)
         assert (refused.value.status_code, len(worker.admitted)) == (429, 32)
         late[0].cancel()
         await asyncio.sleep(0)
