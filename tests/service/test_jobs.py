@@ -6,7 +6,7 @@ import asyncio
 import errno
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import httpx
@@ -28,6 +28,7 @@ class PlayedWorker:
         self.ready, self.starts, self.job = True, 0, None
         self.given: list[str] = []
         self.admitted: list[str] = []
+        self.deadly = {"deadly"}
         self.sent: list[dict[str, Any]] = []
         self.answer, self.end_of_process = asyncio.Future[dict[str, Any]](), asyncio.Future[None]()
 
@@ -45,7 +46,7 @@ class PlayedWorker:
         self.admitted.append(question)
         if question == "late":
             await asyncio.Future()
-        if question == "deadly":
+        if question in self.deadly:
             return {"crash": "the worker process ended", "blame": 1.0}
         about = {"seconds": 7200.0 * (question == "long"), "bytes": 2**40 * (question == "large"), "flips": 1}
         return {"id": str(question), "about": about}
@@ -243,6 +244,16 @@ def test_a_question_that_ends_two_processes_while_it_is_looked_at_is_given_to_no
                 worker.crash(blame=0.5)
         assert worker.admitted == ["a", "deadly", "deadly"]
         assert state(jobs, "a") == ("running", 1)
+
+    played(tmp_path, act)
+
+
+def test_a_question_that_was_looked_at_since_it_ended_a_process_is_looked_at_again(tmp_path):
+    async def act(jobs: Jobs, worker: PlayedWorker) -> None:
+        for deadly in (True, False, True, False):
+            worker.deadly = {"a"} if deadly else set()
+            with pytest.raises(HTTPException) if deadly else nullcontext():
+                assert (await jobs.look_at("a"))["id"] == "a"
 
     played(tmp_path, act)
 
