@@ -37,7 +37,7 @@ from jaxsens.core.flips.flips import Flips, read_substitution
 from jaxsens.core.measures import Measure, Norm, read_norm
 from jaxsens.core.measures.formulas import difference
 from jaxsens.core.models.adapters import Model, as_inputs, as_model, encoded
-from jaxsens.core.models.parts.masks import Span, mask_of
+from jaxsens.core.models.parts.masks import Span
 from jaxsens.core.models.transformer import layers
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Layered, rows_of
@@ -373,14 +373,10 @@ def _reached(
 ) -> Bool[np.ndarray, "flips levels n"]:
     """Returns which rows of each level a flip may change, by the masks of all layers; one level with all rows if masks
     are not known."""
-    if model.config is not None:
-        config = model.config
-        masks = [mask_of("influence_matrix", config.layer(k).mask) for k in range(config.layers)]
-    elif model.given_layers is not None:
-        layered = model.given_layers.at_length(n)
-        masks = [layered.attention(k) for k in range(layered.layers)]
-    else:
+    if model.layered is None:
         return np.ones((len(positions), 1, n), bool)
+    layered = model.layered.at_length(n)
+    masks = [layered.attention(k) for k in range(layered.layers)]
     places, of_flip = np.unique(positions, return_inverse=True)
     found = np.zeros((len(places), len(masks) + 1, n), bool)
     for place, levels in zip(places.tolist(), found, strict=True):

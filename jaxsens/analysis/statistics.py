@@ -45,8 +45,10 @@ Reduction: TypeAlias = Callable[[Weighting, RowScores, int, int, Any], dict[str,
 """Returns arrays with an entry a head, from a layer's weighting and scores, heads, n, and a hashable option."""
 
 
-def visible_attention(model: Model, function: str) -> TransformerConfig | Layered:
-    """Returns what says how the model's rows attend: a transformer's config, or a `Layered`.
+def visible_attention(
+    model: Model, function: str
+) -> tuple[TransformerConfig | Layered, list[LayerConfig | Attention]]:
+    """Returns what says how the model's rows attend, and each layer's heads and weighting.
 
     Raises:
         InputError: for a model whose attention is not visible; `function` is what was called.
@@ -59,16 +61,12 @@ def visible_attention(model: Model, function: str) -> TransformerConfig | Layere
             "(jaxsens.load_pretrained), or a pair (layered, parameters) of a jaxsens.Layered of your own",
             subject=function,
         )
-    return found
-
-
-def attending_layers(attending: TransformerConfig | Layered) -> list[LayerConfig | Attention]:
-    """Returns how the rows of each layer attend: its heads and its weighting."""
-    one = attending.layer if isinstance(attending, TransformerConfig) else attending.attention
-    return [one(k) for k in range(attending.layers)]
+    one = found.layer if isinstance(found, TransformerConfig) else found.attention
+    return found, [one(k) for k in range(found.layers)]
 
 
 def reduced_layers(
+    function: str,
     model: Model,
     attending: TransformerConfig | Layered,
     word: Int[np.ndarray, " n"],
@@ -79,10 +77,18 @@ def reduced_layers(
 
     O(n width + `SCORES`) memory in addition to the result. Attention is computed for the layers' outputs, in
     O(n^2 width) operations each, and again for the reduction.
+
+    Raises:
+        InputError: for numbers that are not `finite`, an array of the reduction which is taken off its result.
     """
     with numerics(model.dtype):
         parameters = jax.tree.map(jnp.asarray, model.parameters)
-        return jax.device_get(_reduced(attending, reduction, option, parameters, jnp.asarray(word)))
+        found = jax.device_get(_reduced(attending, reduction, option, parameters, jnp.asarray(word)))
+    for k, layer in enumerate(found):
+        if not layer.pop("finite").all():
+            why = f"scores or attention weights of layer {k} are not finite; use float64, or smaller weights"
+            raise InputError.note("model", why, subject=function)
+    return found
 
 
 @compiled(static=3)
@@ -141,31 +147,26 @@ def over_blocks(
     rows: RowScores,
     heads: int,
     n: int,
-    of_rows: Callable[[Array, Array], dict[str, Array]],
-    of_keys: Callable[[Array, Array, Array], dict[str, Array]] = lambda scores, seen, new: {},
+    of_block: Callable[[Array, Array, Array], tuple[dict[str, Array], dict[str, Array]]],
 ) -> dict[str, Array]:
     """Reduces a layer's scores, a block of rows at a time.
 
     Args:
         rows: of the layer.
         heads, n: of the layer.
-        of_rows: returns arrays (heads, m, ...) from the scores of m rows and the keys that they see.
-        of_keys: returns arrays to be added up, also from which of the m rows are new: blocks may overlap.
+        of_block: returns arrays (heads, m, ...), and arrays to be added up, from the scores of m rows, the keys that
+            they see, and which of the rows are new: blocks may overlap.
     """
 
-    def both(where: Array, new: Array) -> tuple[dict[str, Array], dict[str, Array]]:
-        s, seen = rows(where)
-        return of_rows(s, seen), of_keys(s, seen, new)
-
     def block(where: Array, new: Array, kept: dict[str, Array]) -> dict[str, Array]:
-        by_row, by_key = both(where, new)
+        by_row, by_key = of_block(*rows(where), new)
         return {name: kept[name].at[:, where].set(values) for name, values in by_row.items()} | {
             name: kept[name] + values for name, values in by_key.items()
         }
 
-    by_row, by_key = jax.eval_shape(both, jnp.arange(1), jnp.ones(1, bool))
-    start = {name: jnp.zeros((heads, n, *one.shape[2:]), one.dtype) for name, one in by_row.items()}
-    start |= {name: jnp.zeros(one.shape, one.dtype) for name, one in by_key.items()}
+    of_one = jax.eval_shape(lambda where, new: of_block(*rows(where), new), jnp.arange(1), jnp.ones(1, bool))
+    start = {name: jnp.zeros((heads, n, *one.shape[2:]), one.dtype) for name, one in of_one[0].items()}
+    start |= {name: jnp.zeros(one.shape, one.dtype) for name, one in of_one[1].items()}
     return summed_over_blocks(block, n, max(1, SCORES // (heads * n)), start)
 
 
@@ -295,7 +296,7 @@ def attention_statistics(
     (1, 4, 4)
     """
     tokens, model = encoded(model, tokens), as_model(model)
-    attending = visible_attention(model, "attention_statistics")
+    attending, per_layer = visible_attention(model, "attention_statistics")
     with collecting("attention_statistics") as problems:
         words = as_inputs(model, tokens, problems, one=True)
         n = words.shape[1]
@@ -303,7 +304,7 @@ def attention_statistics(
         if readout is None and not problems:
             problems.add("readout", readout, 'a 0-based position, "last", "mean" or "auto"')
         if not problems:
-            heads = sum(layer.heads for layer in attending_layers(attending))
+            heads = sum(layer.heads for layer in per_layer)
             needed = len(OF_ROWS + OF_KEYS) * n * np.dtype(model.dtype).itemsize * heads
             what, remedy = "the table of every row's statistics", "give a shorter input"
             check_fits("tokens", f"length {n}", needed, what, remedy, problems)
@@ -312,14 +313,8 @@ def attention_statistics(
     if read is not None:
         read = int(read)
         place = place if place == "last" else read
-    found = reduced_layers(model, attending, words[0], _statistics, read)
-    for k, layer in enumerate(found):
-        if not np.isfinite(layer["total"]).all():
-            raise InputError.note(
-                "model",
-                f"attention weights of layer {k} are not finite; use float64, or smaller weights",
-                subject="attention_statistics",
-            )
+    found = reduced_layers("attention_statistics", model, attending, words[0], _statistics, read)
+    for layer in found:
         # Without weight on any key there is nothing to take a statistic of.
         weightless = layer["total"] == 0
         layer.update({name: np.where(weightless, np.nan, layer[name]) for name in OF_ROWS})
@@ -332,27 +327,25 @@ def attention_statistics(
 def _statistics(
     weighting: Weighting, rows: RowScores, heads: int, n: int, read: int | None
 ) -> dict[str, Float[Array, "heads n"]]:
-    def of_rows(s: Array, seen: Array) -> dict[str, Array]:
+    def of_block(s: Array, seen: Array, new: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         w = weights(weighting, s, seen)
         total = jnp.sum(w, axis=-1)
         shares = w / jnp.where(total == 0, 1, total)[..., None]
         # Rounding may leave -0 or a little less where a single key has all the weight. Without weight it is 0.
         entropy = jnp.maximum(-jnp.sum(xlogy(shares, shares), axis=-1), 0)
-        return {"largest": jnp.max(w, axis=-1), "entropy": entropy, "first": w[..., 0], "total": total}
-
-    def of_keys(s: Array, seen: Array, new: Array) -> dict[str, Array]:
-        w = weights(weighting, s, seen)
         readers = jnp.broadcast_to(seen & new[:, None], w.shape)
-        return {
+        by_row = {"largest": jnp.max(w, axis=-1), "entropy": entropy, "first": w[..., 0], "total": total}
+        return by_row, {
             "received": jnp.sum(jnp.where(new[:, None], w, 0), axis=1),
             "readers": jnp.sum(readers, axis=1).astype(w.dtype),
             "seeing": jnp.sum(jnp.any(readers, axis=2), axis=1).astype(w.dtype),
         }
 
-    kept = over_blocks(rows, heads, n, of_rows, of_keys)
+    kept = over_blocks(rows, heads, n, of_block)
     readers, seeing, received = kept.pop("readers"), kept.pop("seeing"), kept.pop("received")
     if read is None:
         weight = received / jnp.maximum(seeing, 1)[:, None]
     else:
         weight = weights(weighting, *rows(jnp.asarray([read])))[:, 0]
-    return {**kept, "received": jnp.where(readers > 0, received / readers, jnp.nan), "read": weight}
+    received = jnp.where(readers > 0, received / readers, jnp.nan)
+    return {**kept, "received": received, "read": weight, "finite": jnp.isfinite(kept["total"])}

@@ -16,13 +16,12 @@ from numpy.typing import ArrayLike
 
 from jaxsens.analysis.statistics import (
     RowScores,
-    attending_layers,
     over_blocks,
     reduced_layers,
     stacked,
     visible_attention,
 )
-from jaxsens.core.base.errors import InputError, Problems, check_fits, collecting, no_rule
+from jaxsens.core.base.errors import Problems, check_fits, collecting, no_rule
 from jaxsens.core.base.inputs import checked_number
 from jaxsens.core.base.programs import compiled, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
@@ -283,8 +282,7 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
     (1, 4, 4)
     """
     tokens, model = encoded(model, tokens), as_model(model)
-    attending = visible_attention(model, NAME)
-    layers = attending_layers(attending)
+    attending, layers = visible_attention(model, NAME)
     for layer in layers:
         if not isinstance(layer.weighting, SOFTMAXES):
             raise no_rule(NAME, "weighting", layer.weighting, SOFTMAXES)
@@ -295,14 +293,7 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
             needed = sum(layer.heads for layer in layers) * n * (len(asked) + 1) * 8
             what, remedy = "the table of every row's counts", "give a shorter input, or fewer gaps"
             check_fits("tokens", f"length {n}", needed, what, remedy, problems)
-    found = reduced_layers(model, attending, words[0], _criticals, asked)
-    for k, layer in enumerate(found):
-        if not layer["finite"].all():
-            raise InputError.note(
-                "model",
-                f"scores of layer {k} are not finite; use float64, or smaller weights",
-                subject=NAME,
-            )
+    found = reduced_layers(NAME, model, attending, words[0], _criticals, asked)
     beta = stacked([layer["beta"] for layer in found], (n,)).astype(np.float64)
     counts = stacked([layer["counts"] for layer in found], (n, len(asked)), 0).astype(int)
     return CriticalTemperatures(beta, asked, counts, words[0], model.dtype, versions())
@@ -311,11 +302,13 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
 def _criticals(
     weighting: Weighting, rows: RowScores, heads: int, n: int, gaps: tuple[float, ...]
 ) -> dict[str, Array]:
-    def of_rows(s: Array, seen: Array) -> dict[str, Array]:
+    def of_block(s: Array, seen: Array, new: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+        del new
         seen = jnp.broadcast_to(seen, s.shape)
         # A score of -inf hides a key, as a mask does; a row of nothing else saw keys and lost them.
         known = jnp.any(seen & (s > -jnp.inf), axis=-1) | ~jnp.any(seen, axis=-1)
         finite = jnp.all(~seen | (s < jnp.inf), axis=-1) & known
-        return {"beta": critical_of_rows(s, seen), "counts": counts_of_rows(s, seen, gaps), "finite": finite}
+        counts = counts_of_rows(s, seen, gaps)
+        return {"beta": critical_of_rows(s, seen), "counts": counts, "finite": finite}, {}
 
-    return over_blocks(rows, heads, n, of_rows)
+    return over_blocks(rows, heads, n, of_block)

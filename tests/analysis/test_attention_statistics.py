@@ -187,9 +187,6 @@ def test_layers_with_fewer_heads_have_nan_for_the_others():
     assert table["largest"].iloc[4] == pytest.approx(own.largest[1, 1].mean())
     assert np.isnan(table["entropy"].iloc[1])
     assert "n=5, 2 layers, 3 heads" in repr(own)
-
-
-def test_without_layers_there_is_nothing_to_show():
     empty = attention_statistics(jaxsens.Transformer(small(layers=0)), [0, 1])
     assert "0 layers, 0 heads; means: largest=nan" in repr(empty)
     assert len(empty.to_pandas()) == 0

@@ -129,12 +129,6 @@ def test_gaps_beyond_the_largest_number_are_infinite():
     assert critical_inverse_temperature([1e308, -1e308, 1e308 - 1e293, 1e308 - 2e293]) > 0
 
 
-@pytest.mark.parametrize("scores", [[math.nan, 1.0], [math.inf, 1.0], [], 3.0, "ab"])
-def test_scores_that_are_no_numbers_are_refused(scores):
-    refused("scores", critical_inverse_temperature, scores)
-    refused("gaps", gap_counts, [1.0, 2.0], [-1.0])
-
-
 def small_model(**changes: Any) -> jaxsens.Transformer:
     config = {"width": 16, "heads": 2, "layers": 2, "positions": "sinusoidal", "dtype": "float64"}
     return jaxsens.Transformer(jaxsens.TransformerConfig(3, **(config | changes)), seed=1)
@@ -168,21 +162,13 @@ def test_rows_are_concentrated_exactly_where_their_largest_weight_exceeds_half()
     assert "24" in repr(found)
 
 
-def test_a_row_without_keys_is_nan_and_counts_nothing():
-    found = critical_temperatures(small_model(mask="strict-future"), WORD)
-    assert np.isnan(found.beta[..., 0]).all()
-    assert not found.counts[..., 0, :].any()
-    assert not np.isnan(found.beta[..., 1:]).any()
-
-
-def test_weights_that_underflow_are_counted_in_full():
-    cold = small_model(weighting=Softmax(Schedule(coefficient=1e6)), layers=1)
-    warm = small_model(layers=1)
-    np.testing.assert_allclose(
-        critical_temperatures(cold, WORD).beta * 1e6,
-        critical_temperatures(warm, WORD).beta,
-        rtol=1e-6,
-    )
+@pytest.mark.parametrize(
+    ("weighting", "factor"), [(Softmax(Schedule(coefficient=1e6)), 1e6), (SinkSoftmax(logit=4.0), 1.0)]
+)
+def test_weights_that_underflow_are_counted_in_full_and_a_sink_is_left_out(weighting, factor):
+    found = critical_temperatures(small_model(weighting=weighting, layers=1), WORD)
+    plain = critical_temperatures(small_model(layers=1), WORD)
+    np.testing.assert_allclose(found.beta * factor, plain.beta, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -197,27 +183,17 @@ def test_what_is_no_softmax_is_refused_by_name(weighting):
         critical_temperatures(model, WORD)
 
 
-def test_a_sink_is_left_out():
-    sink = critical_temperatures(small_model(weighting=SinkSoftmax(logit=4.0), layers=1), WORD)
-    plain = critical_temperatures(small_model(layers=1), WORD)
-    np.testing.assert_array_equal(sink.beta, plain.beta)
-
-
-def test_a_model_without_visible_attention_and_unusable_gaps_are_refused():
-    lstm = jaxsens.training.LSTM(jaxsens.training.LSTMConfig(3, width=4))
-    refused("model", critical_temperatures, lstm, WORD)
-    for gaps in ([-1.0], [float("nan")], 3.0, ["far"], None):
-        refused("gaps", critical_temperatures, small_model(), WORD, gaps=gaps)
-
-
-def test_a_layered_model_is_served_as_its_transformer_and_missing_heads_are_nan():
-    model = small_model(mask="future", heads=(2, 1), head_width=4)
+def test_a_layered_model_is_served_as_its_transformer_and_missing_heads_and_rows_without_keys_are_nan():
+    model = small_model(mask="strict-future", heads=(2, 1), head_width=4)
     own = critical_temperatures(model, WORD)
     layered = critical_temperatures((layered_transformer(model.config), model.parameters), WORD)
     np.testing.assert_allclose(layered.beta, own.beta, rtol=1e-9)
     np.testing.assert_array_equal(layered.counts, own.counts)
-    assert np.isnan(own.beta[1, 1]).all()
+    for nothing in ((1, 1), (..., 0)):
+        assert np.isnan(own.beta[nothing]).all()
     assert not own.counts[1, 1].any()
+    assert not own.counts[:, :, 0].any()
+    assert not np.isnan(own.beta[0, :, 1:]).any()
     assert np.isnan(own.quantile(0.5)[1, 1])
     assert not np.isnan(own.quantile(0.5)[0]).any()
 
@@ -231,8 +207,17 @@ def test_blocks_of_rows_give_what_all_rows_give(monkeypatch):
     np.testing.assert_array_equal(blocks.counts[..., 0], whole.counts[..., 0])
 
 
-def test_scores_that_overflow_are_refused_with_a_remedy():
+def test_what_is_refused():
+    for scores in ([math.nan, 1.0], [math.inf, 1.0], [], 3.0, "ab"):
+        refused("scores", critical_inverse_temperature, scores)
+    refused("gaps", gap_counts, [1.0, 2.0], [-1.0])
+    for gaps in ([-1.0], [float("nan")], 3.0, ["far"], None):
+        refused("gaps", critical_temperatures, small_model(), WORD, gaps=gaps)
+    lstm = jaxsens.training.LSTM(jaxsens.training.LSTMConfig(3, width=4))
     drawn = small_model(weighting=Softmax(Schedule(coefficient=1e38)), dtype="float32")
     large = jax.tree.map(lambda values: 20 * values, drawn.parameters)
-    model = jaxsens.Transformer(drawn.config, parameters=large)
-    refused("model", critical_temperatures, model, WORD)
+    for model in (
+        lstm,
+        jaxsens.Transformer(drawn.config, parameters=large),
+    ):  # the scores of the latter overflow
+        refused("model", critical_temperatures, model, WORD)

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
-
 import numpy as np
 import pandas as pd
 import pytest
 
 import jaxsens
-from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ATTENTION_STATISTICS
-from jaxsens.analysis.tables.report import (
-    attention_data,
-    attention_figure,
-    attention_table,
-)
-from jaxsens.analysis.tables.sweep import AttentionTable
+from jaxsens.analysis.tables.report import attention_sections
+from jaxsens.analysis.tables.sweep import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
 from jaxsens.core.report.report import build_report
 from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
@@ -93,32 +85,22 @@ def test_the_report_shows_each_statistic_by_layer(swept):
         f"attention-{name}" for name in ATTENTION_STATISTICS
     ]
     assert "the row that is read" in section.paragraphs[0]
-    shown = attention_data(data.results["attention"], data.names, AttentionTable(rows="read"))
-    assert shown is not None
-    assert shown.variants == ("average-hard",)
-    axes = attention_figure(shown, "largest").figure.axes
+    axes = section.figures[0].figure.axes
     assert [one.get_xlabel() for one in axes] == ["input length n (symbols)"] * 2
-    (first, second) = attention_table(shown).rows
+    (first, second) = section.tables[0].rows
     assert (first[:2], second[:2]) == (("average-hard", "1"), ("average-hard", "2"))
     table = pd.read_csv(folder / "attention.csv").query("n == 16 and layer == 1")
     assert second[2] == f"{np.median(table.groupby('seed')['largest_read'].median()):.3g}"
-    each = dataclasses.replace(shown, shown=AttentionTable(rows="all", heads="each"))
-    assert [name for name, layer, _ in each.fits if layer == 1][::4] == [
-        "average-hard, head 1",
-        "average-hard, head 2",
+    # The same rows as medians of all rows, and with a power of n that is known.
+    known = [row | {"largest": 3.0 * row["n"] ** -0.5} for row in data.results["attention"]]
+    (powers,) = attention_sections(AttentionTable(), data, known)
+    assert powers.tables[0].rows[1][3].startswith("\N{MINUS SIGN}0.50")
+    (each,) = attention_sections(AttentionTable(heads="each"), data, data.results["attention"])
+    assert [row[:2] for row in each.tables[0].rows if row[1] == "2"] == [
+        ("average-hard, head 1", "2"),
+        ("average-hard, head 2", "2"),
     ]
-
-
-@pytest.mark.long
-def test_a_power_of_n_is_found(swept):
-    folder, _, _ = swept
-    data = load_sweep(folder)
-    known = attention_data(data.results["attention"], data.names, AttentionTable())
-    assert known is not None
-    table = known.table.assign(largest=3.0 * known.table["n"] ** -0.5)
-    fit = dataclasses.replace(known, table=table).fits["average-hard", 1, "largest"]
-    assert fit.exponent == pytest.approx(-0.5)
-    assert not math.isnan(fit.ci_low)
+    assert not attention_sections(AttentionTable(), data, [])
 
 
 def test_what_is_refused():

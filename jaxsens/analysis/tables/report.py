@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ATTENTION_STATISTICS, Shown
+from jaxsens.analysis.tables.sweep import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
 from jaxsens.core.base.errors import rule_for
-from jaxsens.core.report.data import spreads
+from jaxsens.core.report.data import Spread, spreads
 from jaxsens.core.report.figures import ReportFigure, fitted_power, panel_figure, powers
 from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
@@ -47,12 +47,12 @@ class AttentionData:
     Attributes:
         table: the table of attention.csv.
         variants: those that have some, in the order of the config.
-        shown: which rows and heads are shown.
+        shown: says which rows and heads are shown.
     """
 
     table: pandas.DataFrame
     variants: Sequence[str]
-    shown: Shown
+    shown: AttentionTable
 
     def column(self, statistic: str) -> str:
         """The column of a statistic, for the rows that are shown."""
@@ -70,47 +70,34 @@ class AttentionData:
         return found.assign(line=found["variant"])
 
     @cached_property
-    def layers(self) -> tuple[int, ...]:
-        """The layers, the first first."""
-        return tuple(sorted({int(layer) for layer in self.table["layer"]}))
+    def places(self) -> tuple[tuple[str, int], ...]:
+        """The lines of every layer, with the layer."""
+        pairs = dict.fromkeys(zip(self.lines["line"], self.lines["layer"], strict=True))
+        return tuple((str(line), int(layer)) for line, layer in pairs)
 
-    @cached_property
-    def fits(self) -> dict[tuple[str, int, str], ExponentFit]:
-        """The power of n of every line, layer and statistic."""
-        found = {}
-        for line, layer in dict.fromkeys(zip(self.lines["line"], self.lines["layer"], strict=True)):
-            rows = self.lines.query("line == @line and layer == @layer")
-            for statistic in ATTENTION_STATISTICS:
-                columns = (rows["n"], rows[self.column(statistic)].astype(float), rows["seed"])
-                found[str(line), int(layer), statistic] = fit_exponent(*columns, str(line), NAMES[statistic])
-        return found
+    def values(self, line: str, layer: int, statistic: str) -> dict[Any, Spread]:
+        """The spread over seeds of a statistic, by length."""
+        rows = self.lines.query("line == @line and layer == @layer")
+        return spreads(rows.assign(variant=line), line, self.column(statistic))
 
-    def at_longest(self, line: str, layer: int, statistic: str) -> float:
-        """The median over seeds at the longest input of the sweep; NaN if it is not measured there."""
-        longest = max(int(n) for n in self.table["n"])
-        rows = self.lines.query(f"line == @line and layer == {layer} and n == {longest}")
-        values = rows[self.column(statistic)].to_numpy(np.float64)
-        return float(np.median(values)) if values.size else np.nan
+    def fit(self, line: str, layer: int, statistic: str) -> ExponentFit:
+        """The power of n of a statistic."""
+        rows = self.lines.query("line == @line and layer == @layer")
+        columns = (rows["n"], rows[self.column(statistic)].astype(float), rows["seed"])
+        return fit_exponent(*columns, line, NAMES[statistic])
 
 
-def attention_data(
-    rows: Sequence[Mapping[str, Any]], variants: Sequence[str], shown: Shown
-) -> AttentionData | None:
-    """The attention statistics of the rows of attention.csv; None if there are none yet."""
+def attention_sections(
+    table: AttentionTable, data: SweepData, rows: Sequence[Mapping[str, Any]]
+) -> list[Section]:
+    """The section of a report on the rows of attention.csv; none without rows."""
     import pandas as pd
 
     if not rows:
-        return None
-    table = pd.DataFrame(rows, columns=[*ATTENTION_COLUMNS])
-    measured = {*table["variant"]}
-    return AttentionData(table, tuple(name for name in variants if name in measured), shown)
-
-
-def attention_sections(table: Shown, data: SweepData, rows: Sequence[Mapping[str, Any]]) -> list[Section]:
-    """The section of a report on the rows of attention.csv; none without rows."""
-    shown = attention_data(rows, data.names, table)
-    if shown is None:
         return []
+    measured = {row["variant"] for row in rows}
+    variants = tuple(name for name in data.names if name in measured)
+    shown = AttentionData(pd.DataFrame(rows, columns=[*ATTENTION_COLUMNS]), variants, table)
     figures = [attention_figure(shown, statistic) for statistic in ATTENTION_STATISTICS]
     about = text("attention", rows=ROWS[table.rows])
     return [Section("Attention", [about], figures=figures, tables=[attention_table(shown)])]
@@ -119,15 +106,12 @@ def attention_sections(table: Shown, data: SweepData, rows: Sequence[Mapping[str
 def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
     """A statistic against the input length: a panel per layer, a line per variant (or head of it)."""
     lengths, name = sorted({int(n) for n in data.table["n"]}), NAMES[statistic]
-    column, log = data.column(statistic), statistic != "entropy"
-    panels = []
-    for layer in data.layers:
-        of_layer = data.lines.query("layer == @layer")
+    panels, log = [], statistic != "entropy"
+    for layer in sorted({layer for _, layer in data.places}):
         lines = []
-        for k, line in enumerate(dict.fromkeys(of_layer["line"])):
-            label = f"{line}:  {fitted_power(data.fits[line, layer, statistic])}" if log else line
-            values = spreads(of_layer.assign(variant=of_layer["line"]), str(line), column)
-            lines.append(Line(label, line_style(k), values))
+        for k, line in enumerate(line for line, own in data.places if own == layer):
+            label = f"{line}:  {fitted_power(data.fit(line, layer, statistic))}" if log else line
+            lines.append(Line(label, line_style(k), data.values(line, layer, statistic)))
         guides = powers(lines, (lengths[0], lengths[-1]), {"1/n": -1})
         if not log:
             guides = (Guide("log n", lengths, [float(np.log(n)) for n in lengths]),)
@@ -143,13 +127,14 @@ def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
 
 def attention_table(data: AttentionData) -> ReportTable:
     """A row per line and layer: the powers of n, and the values at the longest inputs."""
+    longest = max(int(n) for n in data.table["n"])
 
     def value(statistic: str, place: tuple[str, int]) -> str:
-        found = data.at_longest(*place, statistic)
-        return DASH if np.isnan(found) else f"{found:.3g}"
+        found = data.values(*place, statistic).get(longest)
+        return DASH if found is None or np.isnan(found.median) else f"{found.median:.3g}"
 
     def power(statistic: str, place: tuple[str, int]) -> str:
-        fit = data.fits[*place, statistic]
+        fit = data.fit(*place, statistic)
         return f"{fit.power} ({fit.note})" if fit.power and fit.note else fit.power or DASH
 
     columns: dict[str, Callable[[tuple[str, int]], str]] = {
@@ -160,6 +145,5 @@ def attention_table(data: AttentionData) -> ReportTable:
         columns[f"{name}, value"] = partial(value, name)
         if name != "entropy":
             columns[f"{name}, power of n"] = partial(power, name)
-    caption = text("table-of-attention", n=max(int(n) for n in data.table["n"]), level=LEVEL)
-    places = dict.fromkeys((line, layer) for line, layer, _ in data.fits)
-    return table_of(caption, places, columns, numeric=len(columns) - 1)
+    caption = text("table-of-attention", n=longest, level=LEVEL)
+    return table_of(caption, data.places, columns, numeric=len(columns) - 1)
