@@ -93,7 +93,7 @@ def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     # As if outputs were logits.
     engine, where = first_order_engine(subject, asked, LogProbability(0) if scalar else L2()), Placement()
     with numerics("float32"):
-        blocks = Blocks.of(engine, subject, case.n, asked, where.budget())
+        blocks = Blocks(engine, subject, case.n, asked, where.budget())
 
     def measure(positions: Int[np.ndarray, " flips"] | None) -> Float[np.ndarray, " flips"]:
         chosen = np.arange(case.n - 1) if positions is None else positions

@@ -88,7 +88,7 @@ def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int
     engine = first_order_engine(subject, asked, measure)
     where = placement.Placement()
     with numerics("float32"):
-        blocks = Blocks.of(engine, subject, len(given.ids), asked, where.budget())
+        blocks = Blocks(engine, subject, len(given.ids), asked, where.budget())
 
     def run() -> np.ndarray:
         with numerics("float32"):

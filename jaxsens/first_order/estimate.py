@@ -11,10 +11,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float
 
 from jaxsens.core.base.errors import EngineRefusal, InputError
-from jaxsens.core.base.programs import cached, numerics
+from jaxsens.core.base.programs import abstract_of, cached, numerics, program_key
 from jaxsens.core.checks.check import traced_model
 from jaxsens.core.choose import PlannedRun, here
 from jaxsens.core.engines.engine import Cost, EngineChoice
@@ -55,23 +55,18 @@ LARGEST_BLOCK = 64
 """Combinations of outputs estimated at once: more hardly share more work."""
 
 
-def chosen_outputs(engine: FirstOrderEngine, size: int) -> Int[np.ndarray, " chosen"]:
-    """Returns the numbers of the outputs that are measured of `size`."""
-    return np.arange(size) if engine.outputs is None else np.asarray(engine.outputs)
-
-
 def sketch_of(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int | None:
     """Returns how many random combinations of `size` outputs are estimated; None for each output, and for a scalar."""
     if engine.scalar is not None:
         return None
-    return asked.combined(engine.measure, len(chosen_outputs(engine, size)))
+    return asked.combined(engine.measure, len(engine.outputs or range(size)))
 
 
 def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int:
     """Returns the number of combinations of `size` outputs that are estimated."""
     if engine.scalar is not None:
         return 1
-    return sketch_of(asked, engine, size) or len(chosen_outputs(engine, size))
+    return sketch_of(asked, engine, size) or len(engine.outputs or range(size))
 
 
 def combinations(
@@ -83,7 +78,7 @@ def combinations(
     A sketch has orthonormal rows times sqrt(outputs / combinations), so that the expected squared norm is the true one.
     Its norm's relative standard error is at most 1 / sqrt(2 combinations).
     """
-    count, chosen = combination_count(asked, engine, size), chosen_outputs(engine, size)
+    count, chosen = combination_count(asked, engine, size), np.asarray(engine.outputs or range(size))
     block = range(count) if block is None else block
     wanted = np.zeros((len(block), size))
     if engine.scalar is not None:
@@ -145,9 +140,7 @@ def output_size(model: Model, n: int) -> int:
     """Returns the number of outputs, by tracing."""
     # Newer versions of JAX warn of a shape in float64 where they do not compute in it.
     with numerics(model.dtype):
-        parameters = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), model.parameters)
-        shape = jax.eval_shape(model.apply, parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).shape
-    return int(np.prod(shape))
+        return jax.eval_shape(model.apply, model.parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).size
 
 
 def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> PreparedEstimate:
@@ -156,10 +149,8 @@ def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> Prep
     Raises:
         EngineRefusal: if the model, or the scalar function, has no derivative.
     """
-    leaves, structure = jax.tree.flatten(parameters)
-    shapes = tuple(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) for leaf in leaves)
     try:
-        return _abstract_estimate(engine, structure, shapes, n, jnp.result_type(float) == jnp.float64)
+        return _abstract_estimate(engine, *program_key(parameters, n))
     except InputError:
         raise
     except Exception as error:
@@ -175,8 +166,8 @@ def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> Prep
 def _abstract_estimate(
     engine: FirstOrderEngine, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
 ) -> PreparedEstimate:
-    """Traces the preparation. `wide` (64-bit types are on) is part of the cache key."""
-    parameters = jax.tree.unflatten(structure, shapes)
+    del wide  # 64-bit types are on: another program
+    parameters = abstract_of(structure, shapes)
     return jax.eval_shape(engine.prepare, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
 
 
@@ -213,15 +204,14 @@ class PlannedEstimate(PlannedRun):
     combined: int = 1
 
     @classmethod
-    def of(cls, asked: EstimateOptions, run: PlannedRun, whole: bool = False) -> PlannedEstimate:
-        """Returns an estimate of the flips of a run; of each output by itself, if it is `whole`.
+    def of(cls, asked: EstimateOptions, run: PlannedRun) -> PlannedEstimate:
+        """Returns an estimate of the flips of a run.
 
         Raises:
             EngineRefusal: as `first_order_engine` does.
         """
         engine, size = first_order_engine(run.model, asked, run.engine.measure), output_size(run.model, run.n)
-        outputs = len(engine.outputs or range(size))
-        combined = outputs if whole else combination_count(asked, engine, size)
+        outputs, combined = len(engine.outputs or range(size)), combination_count(asked, engine, size)
         of = f"{combined} combinations of " if asked.combined(run.engine.measure, outputs) else ""
         choice = EngineChoice(NAME, f"an estimate of {of}{outputs} output{'s' if outputs > 1 else ''}")
         given = {field.name: getattr(run, field.name) for field in fields(PlannedRun)}
@@ -229,11 +219,11 @@ class PlannedEstimate(PlannedRun):
 
     @cached_property
     def parameters(self) -> Any:
-        return self._estimate[1]
+        return self.of_count(self.combined)[1]
 
     @cached_property
     def cost(self) -> Cost:
-        return self._estimate[0]
+        return self.of_count(self.combined)[0]
 
     @cached_property
     def prepared(self) -> PreparedEstimate:
@@ -242,10 +232,6 @@ class PlannedEstimate(PlannedRun):
     @property
     def memory(self) -> int:
         return super().memory + (0 if self.engine.of_norm else table_bytes(self.flips, self.combined))
-
-    @cached_property
-    def _estimate(self) -> tuple[Cost, Any]:
-        return self.of_count(self.combined)
 
     def of_count(self, count: int) -> tuple[Cost, Any]:
         """Returns the cost of so many combinations, in all blocks together, and the parameters of a block, abstract."""
@@ -262,12 +248,13 @@ class PlannedEstimate(PlannedRun):
 def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
     """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
     try:
-        estimate = PlannedEstimate.of(asked, run, whole=True)
+        estimate = PlannedEstimate.of(asked, run)
         estimate.prepared  # noqa: B018 - refuses a model without a derivative
     except EngineRefusal:
         return None
-    scalar, _ = estimate.of_count(1)
-    whole, alone = (one.seconds(here(run.platform), 1, run.flips) for one in (estimate.cost, scalar))
+    outputs = len(estimate.engine.outputs or range(output_size(run.model, run.n)))
+    costs = (estimate.of_count(count)[0] for count in (outputs, 1))
+    whole, alone = (cost.seconds(here(run.platform), 1, run.flips) for cost in costs)
     return (
         f'engine="{NAME}" would take about {whole:.2g} s for all outputs, {alone:.2g} s for a scalar, '
         "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"

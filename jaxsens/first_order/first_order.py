@@ -35,10 +35,9 @@ class FirstOrder(EstimateOptions):
         return first_order_engine(model, self, measure)
 
     def estimate(self, model: Any, measure: Measure, n: int, budget: int) -> Any:
-        from jaxsens.first_order.estimate import first_order_engine
         from jaxsens.first_order.run import Blocks
 
-        return Blocks.of(first_order_engine(model, self, measure), model, n, self, budget)
+        return Blocks(self.runner(model, measure), model, n, self, budget)
 
     def planned(self, run: Any) -> Any:
         from jaxsens.first_order.estimate import PlannedEstimate

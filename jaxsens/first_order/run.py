@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import signal
 import warnings
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -57,52 +57,33 @@ ROUNDINGS = 64
 """The roundings, of the sum of all outputs' sizes, by which two outputs in float64 may differ for no reason."""
 
 
-class Blocks(NamedTuple):
-    """The combinations of an estimate, in blocks of equal size.
+class Blocks:
+    """The combinations of an estimate, in blocks of equal size, for inputs of length n, within half a memory budget.
 
     Attributes:
-        engine: the engine.
-        asked: what was asked of it.
-        model: the model, with parameters in float32 at least.
+        model: the model, with parameters in float32 at least: sums over n rows would lose the digits of narrower ones.
         parameters: those, on the device.
         outputs: the number of outputs.
-        combinations: the number of them.
+        count: the number of combinations.
         each: which of them each block has; the last may exceed them.
-        given: the model as it is given.
+        first: the engine's parameters for the first block.
+
+    Raises:
+        EngineRefusal: if the model, or the scalar function, has no derivative.
     """
 
-    engine: FirstOrderEngine
-    asked: EstimateOptions
-    model: Model
-    parameters: Any
-    outputs: int
-    combinations: int
-    each: tuple[range, ...]
-    given: Model
-
-    @classmethod
-    def of(
-        cls, engine: FirstOrderEngine, model: Model, n: int, asked: EstimateOptions, budget: int
-    ) -> Blocks:
-        """Returns the blocks for inputs of length n, within half a memory budget.
-
-        Raises:
-            EngineRefusal: if the model, or the scalar function, has no derivative.
-        """
-        given, model = model, with_parameters_in(model, n, np.float32)
-        parameters = jax.tree.map(jnp.asarray, model.parameters)
-        outputs = output_size(model, n)
-        count = combination_count(asked, engine, outputs)
-        size = block_size(engine, parameters, n, count, budget)
-        each = tuple(range(first, first + size) for first in range(0, count, size))
-        blocks = cls(engine, asked, model, parameters, outputs, count, each, given)
-        abstract_estimate(engine, blocks.pair(0), n)
-        return blocks
-
-    @property
-    def first(self) -> tuple[Any, Any]:
-        """The engine's parameters for the first block."""
-        return self.pair(0)
+    def __init__(
+        self, engine: FirstOrderEngine, model: Model, n: int, asked: EstimateOptions, budget: int
+    ) -> None:
+        self.engine, self.asked, self.given = engine, asked, model
+        self.model = with_parameters_in(model, n, np.float32)
+        self.parameters = jax.tree.map(jnp.asarray, self.model.parameters)
+        self.outputs = output_size(self.model, n)
+        self.count = combination_count(asked, engine, self.outputs)
+        size = block_size(engine, self.parameters, n, self.count, budget)
+        self.each = tuple(range(first, first + size) for first in range(0, self.count, size))
+        self.first = self.pair(0)
+        abstract_estimate(engine, self.first, n)
 
     def pair(self, k: int) -> tuple[Any, Any]:
         """Returns the engine's parameters for block k."""
@@ -169,14 +150,14 @@ def estimated(
     """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
 
     Norms are accumulated block by block, so that memory does not grow with the outputs. Distances and change functions
-    are computed from the estimated changes of all outputs. Parameters narrower than float32 are widened: sums over n
-    rows would lose their digits. `ready` is the first input as it is prepared for the first block, if it is at hand.
+    are computed from the estimated changes of all outputs. `ready` is the first input as it is prepared for the first
+    block, if it is at hand.
 
     Raises:
         InputError: if the changes of all outputs are needed and do not fit in memory.
         KeyboardInterrupt: on Ctrl-C; what was estimated is then lost.
     """
-    engine, count = blocks.engine, blocks.combinations
+    engine, count = blocks.engine, blocks.count
     together = engine.scalar is None and not engine.of_norm
     if together:
         with collecting("flip_sensitivity") as problems:
@@ -184,7 +165,7 @@ def estimated(
             check_fits("measure", engine.measure, table_bytes(len(flips), count), what, REMEDY, problems)
     total = np.zeros((len(flips), count) if together else len(flips))
     for k, block in enumerate(blocks.each):
-        pair, first = blocks.pair(k), ready if k == 0 else None
+        pair, first = (blocks.pair(k), None) if k else (blocks.first, ready)
 
         def told(done: int, total: int, k: int = k) -> None:
             if progress:  # in flips of all blocks together

@@ -74,16 +74,8 @@ def test_strata_are_the_largest_sizes_and_a_draw_from_the_others(estimates, veri
     np.testing.assert_array_equal(found, strata(-estimates, verify, seed))
 
 
-def test_equal_estimates_are_taken_in_their_order_and_draws_depend_on_the_seed():
-    found = strata(np.ones(100), 20, 0)
-    assert np.flatnonzero(found == TOP).tolist() == list(range(10))
-    assert (
-        np.flatnonzero(found == RANDOM).tolist()
-        != np.flatnonzero(strata(np.ones(100), 20, 1) == RANDOM).tolist()
-    )
-
-
-def test_every_flip_of_the_rest_is_drawn_equally_often():
+def test_equal_estimates_are_taken_in_their_order_and_every_flip_of_the_rest_is_drawn_equally_often():
+    assert np.flatnonzero(strata(np.ones(100), 20, 0) == TOP).tolist() == list(range(10))
     counts = np.sum([strata(np.arange(30.0), 10, seed) == RANDOM for seed in range(2000)], axis=0)
     assert (counts[25:] == 0).all()
     assert stats.chisquare(counts[:25]).pvalue > 1e-3
@@ -219,24 +211,26 @@ def test_flips_that_exceed_the_largest_are_bounded_by_those_drawn():
     assert found.exceeding_count == int(share * 440) - 5
 
 
-def test_errors_where_the_exact_value_is_0_are_0_or_infinite():
-    found = accuracy_between([0.0] * 8 + [1.0], [0.0] * 9)
-    assert (found.median_error, found.error_90) == (0, math.inf)
-    assert math.isnan(found.rank_correlation)
-    found = accuracy_between([1.0, 1.0, 1.0], [0.0, 0.0, 1.0])
-    assert found.median_error == math.inf
-    assert math.isnan(found.slope)
-
-
-def test_a_sample_too_small_gives_nan_and_no_random_flip_says_so():
-    found = accuracy_between([1.0, 2.0], [1.0, 1.0])
-    assert (found.count, found.median_error) == (2, 0.5)
-    assert math.isnan(found.slope)
-    none = accuracy_between([], [])
-    assert none.count == 0
-    assert math.isnan(none.median_error)
-    assert none.exceeding == 1
-    assert "not compared" in str(none)
+@pytest.mark.parametrize(
+    ("estimates", "compared", "expected"),
+    [
+        (
+            [0.0] * 8 + [1.0],
+            [0.0] * 9,
+            {"median_error": 0, "error_90": math.inf, "rank_correlation": math.nan},
+        ),
+        ([1.0, 1.0, 1.0], [0.0, 0.0, 1.0], {"median_error": math.inf, "slope": math.nan}),
+        ([1.0, 2.0], [1.0, 1.0], {"count": 2, "median_error": 0.5, "slope": math.nan}),
+        ([], [], {"count": 0, "median_error": math.nan, "exceeding": 1}),
+        # Of too few, no error is known below which nine in ten stay.
+        ([1.0] * 8, [2.0] * 8, {"median_error": 0.5, "error_90": math.nan}),
+    ],
+)
+def test_errors_of_exact_zeros_and_of_small_samples_are_infinite_or_unknown(estimates, compared, expected):
+    found = accuracy_between(estimates, compared)
+    assert {name: getattr(found, name) for name in expected} == pytest.approx(expected, nan_ok=True)
+    assert ("not compared" in str(found)) == (not estimates)
+    assert ("(median), rank correlation" in str(found)) == (0 < len(estimates) < 9)
 
 
 @pytest.mark.parametrize("verify", [18, 40, 64, 200])
@@ -275,12 +269,6 @@ def test_either_part_of_the_measured_flips_warns_if_it_is_far_off(far, said):
         warn_if_far(result, as_model(lambda tokens: tokens), 1.0, stacklevel=1)
     assert len(found) == (said is not None)
     assert said is None or re.search(said, str(found[0].message))
-
-
-def test_too_few_random_flips_have_no_error_that_nine_in_ten_keep_below():
-    found = accuracy_between([1.0] * 8, [2.0] * 8)
-    assert math.isnan(found.error_90)
-    assert "(median), rank correlation" in str(found)
 
 
 def test_the_error_of_the_largest_estimates_is_told_beside_that_of_the_random_ones():

@@ -242,10 +242,6 @@ def test_a_budget_that_holds_nothing_is_refused_and_few_verified_flips_are_enoug
     one = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=FirstOrder(verify=1))
     assert one.exact.sum() == 1
     assert "any of them may exceed" in repr(one)
-    every = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=FirstOrder(verify=10**6))
-    assert every.exact.all()
-    low, high = every.mean_interval()
-    assert low == high
 
 
 @pytest.mark.quick(0, 1)
