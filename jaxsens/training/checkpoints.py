@@ -23,6 +23,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ from jaxsens.core.sweeps.inputs import Symbols
 from jaxsens.core.sweeps.sources import ModelSource, SourceKind
 from jaxsens.formal.languages import Language
 from jaxsens.training.config import Task, TrainConfig
-from jaxsens.training.steps import TrainState, state_shapes
+from jaxsens.training.steps import TrainState, initial_state
 
 FOLDER = "checkpoints"
 """The folder of a training's directory that holds its checkpoints."""
@@ -302,7 +303,7 @@ def _read(path: Path) -> tuple[dict[str, Any], TrainState]:
         raise DamagedCheckpoint(why, subject=subject)
     config = TrainConfig.from_table(manifest["config"], subject)
     with numerics(config.model.dtype):
-        expected = state_shapes(config)
+        expected = jax.eval_shape(partial(initial_state, config))
     shapes = {keystr(place): (one.shape, one.dtype) for place, one in tree_leaves_with_path(expected)}
     if {name: (array.shape, array.dtype) for name, array in arrays.items()} != shapes:
         why = f"{_STATE}: its arrays are not those of its config by optax {version('optax')}"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -114,27 +114,11 @@ def accuracy(subject: Any, language: Language, n: int, words: int = 256, seed: i
     return Recognition(n, words, *_mean((margins > 0).astype(np.float64)), *_mean(margins))
 
 
-@dataclass(frozen=True)
-class NextSymbols:
-    """How well a model tells which symbols may come next, at every position of a word.
-
-    Attributes:
-        n: The number of symbols of a prefix.
-        words: The number of sampled prefixes.
-        accuracy: The share of prefixes that are right: at all n + 1 places, exactly the right outcomes are predicted.
-        accuracy_standard_error: Its standard error, from the sample.
-        places: The share of all places that are right.
-    """
-
-    n: int
-    words: int
-    accuracy: float
-    accuracy_standard_error: float
-    places: float
-
-
-def next_symbols(subject: Any, language: Language, n: int, words: int = 256, seed: int = 0) -> NextSymbols:
-    """How well a model predicts the *set* of outcomes that may follow, the criterion of Huang et al. (2024).
+def next_symbols(
+    subject: Any, language: Language, n: int, words: int = 256, seed: int = 0
+) -> tuple[float, float]:
+    """How well a model predicts the *set* of outcomes that may follow, the criterion of Huang et al. (2024): the share
+    of prefixes that are right at all n + 1 places, and its standard error, from the sample.
 
     Prefixes of n symbols are drawn from the language. After each of their n + 1 beginnings, an outcome counts as
     predicted if the model gives it more than half of the least positive probability that the language gives there.
@@ -145,25 +129,21 @@ def next_symbols(subject: Any, language: Language, n: int, words: int = 256, see
     config, parameters = _checked(subject, language, n, words, seed, "prediction", least=0)
     prefixes = language.sample_prefixes(words, n, _generator(seed, "prediction", n))
     laws = language.next_probabilities(prefixes)
-    with numerics(config.dtype):
-        # A word at a time, so that memory suffices at any length.
-        tokens = jnp.asarray(with_boundary(prefixes, language, "prediction"))
-        outputs = np.asarray(_rows(config, parameters, tokens), np.float64)
+    outputs = logits(config, parameters, with_boundary(prefixes, language, "prediction"), sequence_logits)
     predicted = np.exp(outputs - np.logaddexp.reduce(outputs, axis=-1, keepdims=True))
     least = np.min(np.where(laws > 0, laws, np.inf), axis=-1, keepdims=True)
     right = np.all((predicted > least / 2) == (laws > 0), axis=-1)
-    return NextSymbols(n, words, *_mean(right.all(axis=-1).astype(np.float64)), float(right.mean()))
-
-
-@compiled(static=1)
-def _rows(config: TrainableConfig, parameters: Any, tokens: Array) -> Array:
-    return jax.lax.map(partial(sequence_logits, config, parameters), tokens, batch_size=16)
+    return _mean(right.all(axis=-1).astype(np.float64))
 
 
 def logits(
-    config: TrainableConfig, parameters: Any, tokens: Int[np.ndarray, "words n"]
-) -> Float[np.ndarray, "words logits"]:
-    """The model's output on each input, float64. Runs a few inputs at a time, so that memory suffices at any length."""
+    config: TrainableConfig,
+    parameters: Any,
+    tokens: Int[np.ndarray, "words n"],
+    of_word: Callable[..., Array] = readout_logits,
+) -> Float[np.ndarray, "words *n logits"]:
+    """The model's output on each input, or what another function of its config, parameters and tokens returns, float64.
+    Runs a few inputs at a time, so that memory suffices at any length."""
     n = tokens.shape[1]
     check_tokens(config, tokens)
     if isinstance(config, TransformerConfig):
@@ -177,13 +157,13 @@ def logits(
         for first in range(0, len(tokens), size):
             # The last part is filled up, so that one compiled function serves all parts.
             part = tokens[np.minimum(np.arange(first, first + size), len(tokens) - 1)]
-            parts.append(np.asarray(_logits(config, parameters, part), np.float64))
+            parts.append(np.asarray(_logits(of_word, config, parameters, part), np.float64))
     return np.concatenate(parts)[: len(tokens)]
 
 
-@compiled(static=1)
-def _logits(config: TrainableConfig, parameters: Any, tokens: Any) -> Array:
-    return jax.vmap(partial(readout_logits, config, parameters))(tokens)
+@compiled(static=2)
+def _logits(of_word: Callable[..., Array], config: TrainableConfig, parameters: Any, tokens: Any) -> Array:
+    return jax.vmap(partial(of_word, config, parameters))(tokens)
 
 
 def _checked(
@@ -236,35 +216,19 @@ EVALUATION_COLUMNS = (
 """The columns of evaluation.csv. Those of the other task are empty."""
 
 
-@dataclass(frozen=True)
-class Lines:
-    """What the cross-entropy of the symbol after n symbols is compared with, in nats. O(n) to compute.
+def lines(learned: Language, n: int) -> dict[str, float | None]:
+    """What the cross-entropy of the symbol after n symbols is compared with, in nats: `LINES` of an `EvaluationRecord`.
 
-    Attributes:
-        optimum: the least possible.
-        unigram: the least of a prediction that does not depend on the prefix: chance, in Theorem 6.
-        chance: of guessing uniformly among all outcomes.
-        bound: of Theorem 6 for k kinds of brackets: optimum + P0 (1 - p) log k; None for languages without brackets.
-        choice_bound: P0 (1 - p) log k itself.
+    O(n) to compute.
     """
-
-    optimum: float
-    unigram: float
-    chance: float
-    bound: float | None
-    choice_bound: float | None
-
-    @classmethod
-    def of(cls, learned: Language, n: int) -> Lines:
-        """The lines of a language at one length."""
-        dyck = learned if isinstance(learned, Dyck) and learned.kinds > 1 else None
-        return cls(
-            optimum=learned.optimal_cross_entropy(n),
-            unigram=learned.unigram_cross_entropy(n),
-            chance=learned.chance_cross_entropy(n),
-            bound=None if dyck is None else dyck.theorem6_bound(n),
-            choice_bound=None if dyck is None else dyck.theorem6_gap(n),
-        )
+    dyck = learned if isinstance(learned, Dyck) and learned.kinds > 1 else None
+    return {
+        "optimum": learned.optimal_cross_entropy(n),
+        "unigram": learned.unigram_cross_entropy(n),
+        "chance": learned.chance_cross_entropy(n),
+        "bound": None if dyck is None else dyck.theorem6_bound(n),
+        "choice_bound": None if dyck is None else dyck.theorem6_gap(n),
+    }
 
 
 @dataclass(frozen=True)
@@ -285,7 +249,11 @@ class EvaluationRecord(Record):
         accuracy: the share of words, half of them in the language, that is labelled right.
         margin: the mean of the right label's logit minus the other's.
         accuracy_error, margin_error: their standard errors.
-        optimum, unigram, chance, bound, choice_bound: of predictions, see `Lines`.
+        optimum: of predictions, the least possible cross-entropy.
+        unigram: the least of a prediction that does not depend on the prefix: chance, in Theorem 6.
+        chance: that of guessing uniformly among all outcomes.
+        bound: that of Theorem 6 for k kinds of brackets: optimum + P0 (1 - p) log k; None for other languages.
+        choice_bound: P0 (1 - p) log k itself.
     """
 
     kind: ClassVar[str] = "evaluation of a trained model"

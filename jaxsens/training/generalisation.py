@@ -286,11 +286,17 @@ def _trained(experiment: Generalisation, folder: Path, place: Place, reporter: R
     config, (language, name, seed) = experiment.trainings[place], place
     place_of_model = folder / "models" / language / name / f"seed={seed}"
     model = train_shown(config, place_of_model, "{}, {}, seed {}".format(*place), reporter)
-    evaluate, words = next_symbols if config.task == "prediction" else accuracy, experiment.words
+
+    def right(n: int) -> tuple[float, float]:
+        given = model, config.language, n, experiment.words, EVALUATED
+        if config.task == "prediction":
+            return next_symbols(*given)
+        found = accuracy(*given)
+        return found.accuracy, found.accuracy_standard_error
+
     accuracies, errors = [], []
     for lengths in experiment.lengths:
-        found = [evaluate(model, config.language, n, words, EVALUATED) for n in lengths]
-        shares, each = np.array([(one.accuracy, one.accuracy_standard_error) for one in found]).T
+        shares, each = np.array([right(n) for n in lengths]).T
         accuracies.append(float(shares.mean()))
         errors.append(float(np.sqrt(np.sum(each**2)) / len(each)))
     return GeneralisationRow(*place, experiment.lengths, tuple(accuracies), tuple(errors), model.fingerprint)

@@ -26,7 +26,7 @@ from jaxsens.training import checkpoints
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import CrossEntropy, Recognition, accuracy, cross_entropy
-from jaxsens.training.steps import StepConfig, batches, initial_state, learning_rate, run_steps
+from jaxsens.training.steps import batches, initial_state, learning_rate, run_steps
 
 Row = tuple[int | float | None, ...]
 
@@ -212,7 +212,6 @@ class _Training:
     ) -> None:
         tell = (lambda event: None) if progress is None else progress
         self.config, self.directory, self.tell, self.request = config, directory, tell, request
-        self.steps = StepConfig(config.model, config.task, config.optimiser)
         resumed = checkpoints.resume(directory, config, lambda text: tell(Note(text)))
         # If a signal comes during the evaluations of step 0, step 0 is saved: without a checkpoint, every run would
         # start them again.
@@ -244,13 +243,14 @@ class _Training:
                 raise TrainingInterrupted(self.step, self.directory, stopped)
             if batch is None:
                 return
-            self.state, measured = run_steps(self.steps, self.state, batch.tokens, batch.targets)
+            tokens, targets, optimum = batch
+            given = config.model, config.task, config.optimiser
+            self.state, measured = run_steps(*given, self.state, tokens, targets)
             # The device computes while the next batch is made.
-            begun, done = self.step, batch
+            begun = self.step
             self.step += config.data.steps_per_call
             batch = batches(config, self.step) if self.step < total else None
-            losses, norms = map(np.asarray, measured)
-            self._record(begun, done.length, losses, norms, done.optimum)
+            self._record(begun, tokens.shape[-1] - 1, *map(np.asarray, measured), optimum)
 
     def _record(self, begun: int, length: int, losses: np.ndarray, norms: np.ndarray, optimum: float) -> None:
         loss, norm = float(np.mean(losses)), float(np.mean(norms))

@@ -5,7 +5,6 @@ words, in nats; and AdamW with its schedule and gradient clipping, and the compi
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -26,38 +25,24 @@ from jaxsens.training.config import OptimiserConfig, Task, TrainableConfig, Trai
 _LENGTHS, _WORDS = 0, 1  # streams of random numbers under one seed
 
 
-@dataclass(frozen=True)
-class Batches:
-    """The inputs of one call of the compiled function. The first axis runs along its steps.
-
-    Attributes:
-        tokens: For prediction, the boundary symbol followed by the word; for recognition, the other way round.
-        targets: For prediction, the law of the next symbol at every position, or 0s and a 1; for recognition, the
-            label as 0s and a 1.
-        optimum: For prediction, the mean of the least possible loss on these targets; for recognition, 0.
-    """
-
-    tokens: Int[np.ndarray, "steps batch n"]
-    targets: Float[np.ndarray, "steps batch *n outcomes"]
-    optimum: float
-
-    @property
-    def length(self) -> int:
-        """The number of symbols n, without the boundary symbol."""
-        return self.tokens.shape[-1] - 1
-
-
-def batches(config: TrainConfig, step: int) -> Batches:
-    """What the call that begins at `step` is trained on.
+def batches(
+    config: TrainConfig, step: int
+) -> tuple[Int[np.ndarray, "steps batch n"], Float[np.ndarray, "steps batch *n outcomes"], float]:
+    """What the call of the compiled function that begins at `step` is trained on.
 
     All its inputs have the same length, drawn uniformly from the lengths that the curriculum allows.
+
+    Returns:
+        The tokens: for prediction, the boundary symbol followed by the word; for recognition, the other way round. The
+        targets: for prediction, the law of the next symbol at every position, or 0s and a 1; for recognition, the label
+        as 0s and a 1. The optimum: for prediction, the mean of the least possible loss on these targets; for
+        recognition, 0.
     """
     lengths = config.data.lengths_at(step)
     drawn = np.random.default_rng((config.seed, _LENGTHS, step)).integers(len(lengths))
     steps = range(step, step + config.data.steps_per_call)
-    made = [_batch(config, lengths[drawn], k) for k in steps]
-    tokens, targets, optima = zip(*made, strict=True)
-    return Batches(np.stack(tokens), np.stack(targets), float(np.mean(optima)))
+    tokens, targets, optima = zip(*(_batch(config, lengths[drawn], k) for k in steps), strict=True)
+    return np.stack(tokens), np.stack(targets), float(np.mean(optima))
 
 
 def _batch(config: TrainConfig, n: int, step: int) -> tuple[np.ndarray, np.ndarray, float]:
@@ -157,15 +142,6 @@ class TrainState(NamedTuple):
     optimiser: Any
 
 
-@dataclass(frozen=True)
-class StepConfig:
-    """The part of a config that the compiled steps depend on."""
-
-    model: TrainableConfig
-    task: Task
-    optimiser: OptimiserConfig
-
-
 def schedule(config: OptimiserConfig) -> optax.Schedule:
     """The learning rate as a function of the step: with a warmup 0 at step 0, and the largest after it."""
     largest, warmup = config.learning_rate, config.warmup
@@ -179,13 +155,13 @@ def schedule(config: OptimiserConfig) -> optax.Schedule:
 
 def transformation(config: OptimiserConfig) -> optax.GradientTransformation:
     """Clipping, then AdamW. Weight decay leaves the parameters of `UNDECAYED` alone."""
-    adam = optax.adamw(schedule(config), weight_decay=config.weight_decay, mask=_decayed)
+
+    def decayed(parameters: Any) -> Any:
+        # By name and not by shape: the biases of a recurrent layer are a matrix with a row for each gate.
+        return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].name not in UNDECAYED, parameters)
+
+    adam = optax.adamw(schedule(config), weight_decay=config.weight_decay, mask=decayed)
     return optax.chain(optax.clip_by_global_norm(config.clip), adam) if config.clip else adam
-
-
-def _decayed(parameters: Any) -> Any:
-    # By name and not by shape: the biases of a recurrent layer are a matrix with a row for each gate.
-    return jax.tree_util.tree_map_with_path(lambda path, _: path[-1].name not in UNDECAYED, parameters)
 
 
 def initial_state(config: TrainConfig) -> TrainState:
@@ -194,27 +170,27 @@ def initial_state(config: TrainConfig) -> TrainState:
     return TrainState(parameters, transformation(config.optimiser).init(parameters))
 
 
-def state_shapes(config: TrainConfig) -> TrainState:
-    """`initial_state` with shapes and dtypes as leaves. Call it within `numerics` of the model's dtype."""
-    return jax.eval_shape(partial(initial_state, config))
-
-
-@partial(jax.jit, static_argnums=0, donate_argnums=1)
+@partial(jax.jit, static_argnums=(0, 1, 2), donate_argnums=3)
 def run_steps(
-    config: StepConfig, state: TrainState, tokens: Array, targets: Array
+    model: TrainableConfig,
+    task: Task,
+    optimiser: OptimiserConfig,
+    state: TrainState,
+    tokens: Array,
+    targets: Array,
 ) -> tuple[TrainState, tuple[Array, Array]]:
     """One step of training for each batch of a call, compiled once for each length. Donates the given state.
 
     Returns the state, and for each step the loss and the global norm of its gradient before any clipping.
     """
-    transform = transformation(config.optimiser)
+    transform = transformation(optimiser)
 
     def step(state: TrainState, batch: tuple[Array, Array]) -> tuple[TrainState, tuple[Array, Array]]:
-        of_batch = partial(loss_of, config.model, config.task)
+        of_batch = partial(loss_of, model, task)
         value, gradient = jax.value_and_grad(of_batch)(state.parameters, *batch)
-        updates, optimiser = transform.update(gradient, state.optimiser, state.parameters)
+        updates, after = transform.update(gradient, state.optimiser, state.parameters)
         parameters = optax.apply_updates(state.parameters, updates)
-        return TrainState(parameters, optimiser), (value, optax.tree.norm(gradient))
+        return TrainState(parameters, after), (value, optax.tree.norm(gradient))
 
     return jax.lax.scan(step, state, (tokens, targets))
 

@@ -119,22 +119,11 @@ def test_all_problems_of_a_config_are_reported_at_once(kind, changes, arguments)
     refused(" ".join(arguments), kind, **{"alphabet_size": 2, **changes})
 
 
-@pytest.mark.parametrize(
-    "tokens",
-    [
-        np.array([0.5, 1.0]),
-        np.array([0, 3]),
-        np.array([0, -2]),
-        np.zeros((0, 4), int),
-        np.array(1),
-        [0, 1],
-        np.array([1]),  # shorter than the readout position
-    ],
-    ids=str,
-)
-def test_tokens_that_cannot_be_read_are_refused(tokens):
-    refused("tokens", check_tokens, LSTMConfig(2, readout=1), tokens)
-    refused("tokens", LSTM(LSTMConfig(2, width=4, readout=1)), tokens)
+def test_tokens_that_cannot_be_read_are_refused():
+    """The last is shorter than the readout position; other ones are refused as a transformer refuses them."""
+    for tokens in ([0, 1], np.array([0, 3]), np.array([1])):
+        refused("tokens", check_tokens, LSTMConfig(2, readout=1), tokens)
+        refused("tokens", LSTM(LSTMConfig(2, width=4, readout=1)), tokens)
 
 
 def test_parameters_of_another_config_are_refused_with_every_shape():

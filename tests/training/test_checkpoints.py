@@ -19,7 +19,7 @@ from jaxsens.training import LSTM, checkpoints
 from jaxsens.training.checkpoints import FOLDER, DamagedCheckpoint, check_directory, load_checkpoint
 from jaxsens.training.loop import Note, train
 from tests.disks import files_of_at_most
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 from tests.training.tiny import Heard, tiny
 
 NEWEST, OLDER = "step_00000012", "step_00000008"
@@ -45,12 +45,6 @@ def equal(a, b) -> bool:
 
 def files_of(directory: Path, step: str = NEWEST) -> list[Path]:
     return sorted(path for path in (directory / FOLDER / step).rglob("*") if path.is_file())
-
-
-def damage(directory: Path) -> None:
-    """Changes the config in the newest manifest."""
-    file = directory / FOLDER / NEWEST / "manifest.json"
-    file.write_text(file.read_text().replace('"seed": 0', '"seed": 1'))
 
 
 @pytest.mark.parametrize("reserved", [True, False])
@@ -110,7 +104,9 @@ def test_every_kind_of_model_comes_back_as_the_module_that_was_trained(changes, 
 
 
 def test_the_fingerprint_is_that_of_the_training_and_not_of_the_files(trained, tmp_path):
-    again = train(tiny(evaluation={"every": 0}, checkpoint={"every": 2}), tmp_path / "again")
+    again = train(tiny(evaluation={"every": 0}, checkpoint={"every": 2, "keep": 3}), tmp_path / "again")
+    names = sorted(path.name for path in (tmp_path / "again" / FOLDER).iterdir())
+    assert names == [OLDER, "step_00000010", NEWEST]
     assert again.fingerprint == trained[0].fingerprint
     assert train(tiny(seed=1), tmp_path / "other").fingerprint != again.fingerprint
 
@@ -179,17 +175,24 @@ def test_a_directory_may_be_relative_and_named_like_a_checkpoint(trained, tmp_pa
     assert load_checkpoint(".").fingerprint == trained[0].fingerprint
 
 
-def test_training_falls_back_to_the_newest_sound_checkpoint_and_says_so(trained, copy):
-    damage(copy)
+@pytest.mark.parametrize(
+    ("damaged", "notes"), [([NEWEST], ["goes on from step 8"]), ([NEWEST, OLDER], [])], ids=["one", "all"]
+)
+def test_damaged_checkpoints_are_set_aside_and_training_goes_on_from_a_sound_one_or_anew(
+    trained, copy, damaged, notes
+):
+    manifest, older = (copy / FOLDER / step / "manifest.json" for step in (NEWEST, OLDER))
+    manifest.write_text(manifest.read_text().replace('"seed": 0', '"seed": 1'))
+    if OLDER in damaged:
+        older.unlink()
     heard = Heard()
     again = train(tiny(), copy, heard)
-    notes = [note.text for note in heard.of(Note)]
-    assert len(notes) == 2
-    assert "set aside as damaged-step_00000012" in notes[0]
-    assert notes[1] == "goes on from step 8"
+    told = [note.text for note in heard.of(Note)]
+    assert all(f"set aside as damaged-{step}" in text for step, text in zip(damaged, told, strict=False))
+    assert told[len(damaged) :] == notes
     assert again.fingerprint == trained[0].fingerprint
-    names = sorted(path.name for path in (copy / FOLDER).iterdir())
-    assert [name[:21] for name in names] == ["damaged-step_00000012", OLDER, NEWEST]
+    names = sorted(path.name[:21] for path in (copy / FOLDER).iterdir())
+    assert names == [*(f"damaged-{step}"[:21] for step in sorted(damaged)), OLDER, NEWEST]
     for name in ("metrics.csv", "evaluation.csv"):
         assert (copy / name).read_bytes() == (trained[1] / name).read_bytes()
 
@@ -206,12 +209,6 @@ def test_a_directory_of_another_training_is_refused_with_the_differences(copy):
     check_directory(copy, tiny(evaluation={"every": 2}))
     (copy / FOLDER / NEWEST / "manifest.json").write_text("{")
     refused(names, check_directory, copy, other)
-
-
-def test_only_the_newest_checkpoints_are_kept(tmp_path):
-    train(tiny(checkpoint={"every": 2, "keep": 3}), tmp_path)
-    names = sorted(path.name for path in (tmp_path / FOLDER).iterdir())
-    assert names == ["step_00000008", "step_00000010", "step_00000012"]
 
 
 def test_what_killed_processes_left_is_removed_and_no_link_is_followed(copy, tmp_path):
@@ -236,29 +233,14 @@ def test_a_kill_before_or_while_a_manifest_is_written_leaves_the_checkpoints_tha
     assert load_checkpoint(copy).fingerprint == trained[0].fingerprint
 
 
-def test_file_systems_without_locks_are_refused(tmp_path, monkeypatch):
-    def refused(file, operation):
-        raise OSError(errno.ENOTSUP, "no locks here")
-
-    monkeypatch.setattr(checkpoints.fcntl, "flock", refused)
-    with (
-        refusal("directory"),
-        checkpoints.lock(tmp_path),
-    ):
+def test_two_trainings_in_one_directory_and_file_systems_without_locks_are_refused(tmp_path, monkeypatch):
+    with checkpoints.lock(tmp_path):
+        refused("directory", train, tiny(), tmp_path)
+    with checkpoints.lock(tmp_path):  # it is free again
         pass
 
+    def without(file, operation):
+        raise OSError(errno.ENOTSUP, "no locks here")
 
-def test_two_trainings_in_one_directory_at_once_are_refused(tmp_path):
-    with checkpoints.lock(tmp_path), refusal("directory"):
-        train(tiny(), tmp_path)
-    assert train(tiny(), tmp_path).step == 12
-
-
-def test_without_any_sound_checkpoint_training_begins_anew(trained, copy):
-    for step in (OLDER, NEWEST):
-        (copy / FOLDER / step / "manifest.json").unlink()
-    heard = Heard()
-    assert train(tiny(), copy, heard).fingerprint == trained[0].fingerprint
-    assert [note.text.split(" set aside")[0][-30:] for note in heard.of(Note)] != []
-    assert len(heard.of(Note)) == 2
-    assert (copy / "metrics.csv").read_bytes() == (trained[1] / "metrics.csv").read_bytes()
+    monkeypatch.setattr(checkpoints.fcntl, "flock", without)
+    refused("directory", train, tiny(), tmp_path)

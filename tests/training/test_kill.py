@@ -52,23 +52,10 @@ def wait_for(process: subprocess.Popen[str], directory: Path, step: int) -> None
         time.sleep(0.002)
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    directory = tmp_path_factory.mktemp("undisturbed")
-    return train(TrainConfig.from_table(CONFIG), directory).fingerprint, directory
-
-
-def finish_and_compare(directory: Path, undisturbed: tuple[str, Path]) -> None:
-    fingerprint, expected = undisturbed
-    assert train(TrainConfig.from_table(CONFIG), directory).fingerprint == fingerprint
-    for name in ("metrics.csv", "evaluation.csv"):
-        assert (directory / name).read_bytes() == (expected / name).read_bytes()
-    assert [path.name for path in directory.rglob(".*")] == [".lock"]
-
-
 @pytest.mark.slow
-def test_killed_twice_and_run_again_the_weights_and_files_are_the_same(undisturbed, tmp_path):
-    done = 0
+def test_killed_twice_and_run_again_the_weights_and_files_are_the_same(tmp_path_factory, tmp_path):
+    undisturbed, config = tmp_path_factory.mktemp("undisturbed"), TrainConfig.from_table(CONFIG)
+    fingerprint, done = train(config, undisturbed).fingerprint, 0
     for more in (4, 40):
         process = start(tmp_path)
         wait_for(process, tmp_path, done + more)
@@ -77,4 +64,7 @@ def test_killed_twice_and_run_again_the_weights_and_files_are_the_same(undisturb
         assert process.returncode == -signal.SIGKILL, "the training ended before it could be killed"
         assert done < newest(tmp_path) < STEPS
         done = newest(tmp_path)
-    finish_and_compare(tmp_path, undisturbed)
+    assert train(config, tmp_path).fingerprint == fingerprint
+    for name in ("metrics.csv", "evaluation.csv"):
+        assert (tmp_path / name).read_bytes() == (undisturbed / name).read_bytes()
+    assert [path.name for path in tmp_path.rglob(".*")] == [".lock"]

@@ -16,7 +16,6 @@ from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.transformer.module import build
 from jaxsens.training.config import OptimiserConfig
 from jaxsens.training.steps import (
-    StepConfig,
     batches,
     initial_parameters,
     initial_state,
@@ -50,8 +49,8 @@ def by_hand(config: Any, steps: int) -> tuple[Any, list[float], list[float]]:
     second = jax.tree.map(np.zeros_like, parameters)
     losses, norms = [], []
     for k in range(steps):
-        made = batches(config, 2 * (k // 2))
-        loss, gradient = loss_and_gradient(parameters, made.tokens[k % 2], made.targets[k % 2])
+        tokens, targets, _ = batches(config, 2 * (k // 2))
+        loss, gradient = loss_and_gradient(parameters, tokens[k % 2], targets[k % 2])
         norm = math.sqrt(sum(float(np.sum(np.asarray(g) ** 2)) for g in jax.tree.leaves(gradient)))
         losses.append(float(loss))
         norms.append(norm)
@@ -84,9 +83,8 @@ def test_steps_are_those_of_adam_with_clipping_and_weight_decay(clip):
         assert max(norms) > 0.05
         state = initial_state(config)
         for step in (0, 2, 4):
-            made = batches(config, step)
-            steps = StepConfig(config.model, config.task, config.optimiser)
-            state, (loss, norm) = run_steps(steps, state, made.tokens, made.targets)
+            given = config.model, config.task, config.optimiser
+            state, (loss, norm) = run_steps(*given, state, *batches(config, step)[:2])
             np.testing.assert_allclose(loss, losses[step : step + 2], rtol=1e-7)
             np.testing.assert_allclose(norm, norms[step : step + 2], rtol=1e-7)
         for found, wanted in zip(jax.tree.leaves(state.parameters), jax.tree.leaves(expected), strict=True):
@@ -147,8 +145,7 @@ def test_training_begins_from_the_weights_of_the_models_seed():
 
 
 def same(a, b) -> bool:
-    pairs = zip(dataclasses.astuple(a), dataclasses.astuple(b), strict=True)
-    return all(np.array_equal(x, y) for x, y in pairs)
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def test_a_batch_depends_on_the_seed_and_the_step_and_on_nothing_else():
@@ -158,7 +155,7 @@ def test_a_batch_depends_on_the_seed_and_the_step_and_on_nothing_else():
     assert same(batches(config, 6), batches(longer, 6))
     assert not same(batches(config, 6), batches(config, 8))
     assert not same(batches(config, 6), batches(tiny(seed=1, data={"batch": 64}), 6))
-    tokens = batches(tiny(data={"batch": 64, "lengths": [8, 8]}), 0).tokens
+    tokens = batches(tiny(data={"batch": 64, "lengths": [8, 8]}), 0)[0]
     assert tokens.shape == (2, 64, 9)
     assert not np.array_equal(tokens[0], tokens[1])
 
@@ -166,29 +163,28 @@ def test_a_batch_depends_on_the_seed_and_the_step_and_on_nothing_else():
 @pytest.mark.parametrize("name", ["parity", "2dyck"])
 def test_prediction_reads_the_boundary_first_and_is_given_the_law_after_every_prefix(name):
     config = tiny(language={"name": name})
-    made = batches(config, 0)
-    assert (made.tokens[..., 0] == config.boundary).all()
-    words = made.tokens[..., 1:]
-    assert made.length == words.shape[-1]
+    tokens, targets, optimum = batches(config, 0)
+    assert (tokens[..., 0] == config.boundary).all()
+    words = tokens[..., 1:]
     laws = config.language.next_probabilities(words)
-    np.testing.assert_allclose(made.targets, laws, rtol=1e-6)
+    np.testing.assert_allclose(targets, laws, rtol=1e-6)
     entropies = -np.sum(laws * np.log(np.where(laws > 0, laws, 1)), axis=-1)
-    assert made.optimum == pytest.approx(entropies.mean(), rel=1e-6)
+    assert optimum == pytest.approx(entropies.mean(), rel=1e-6)
 
 
 def test_sampled_targets_are_possible_outcomes_drawn_from_the_law():
     config = tiny(data={"batch": 2000, "targets": "sampled", "lengths": [3, 3]})
-    made = batches(config, 0)
-    assert set(np.unique(made.targets)) == {0, 1}
-    assert (made.targets.sum(axis=-1) == 1).all()
-    laws = config.language.next_probabilities(made.tokens[..., 1:])
-    assert (laws[made.targets == 1] > 0).all()
-    even = np.broadcast_to((np.cumsum(made.tokens == 1, axis=-1) % 2 == 0), laws.shape[:-1])
+    tokens, targets, optimum = batches(config, 0)
+    assert set(np.unique(targets)) == {0, 1}
+    assert (targets.sum(axis=-1) == 1).all()
+    laws = config.language.next_probabilities(tokens[..., 1:])
+    assert (laws[targets == 1] > 0).all()
+    even = np.broadcast_to((np.cumsum(tokens == 1, axis=-1) % 2 == 0), laws.shape[:-1])
     for state in (even, ~even):
         expected = laws[state][0]
-        np.testing.assert_allclose(made.targets[state].mean(axis=0), expected, atol=0.03)
-    drawn = -np.log(laws[made.targets == 1]).mean()
-    assert made.optimum == pytest.approx(drawn, rel=1e-6)
+        np.testing.assert_allclose(targets[state].mean(axis=0), expected, atol=0.03)
+    drawn = -np.log(laws[targets == 1]).mean()
+    assert optimum == pytest.approx(drawn, rel=1e-6)
 
 
 def test_a_draw_never_takes_an_outcome_of_probability_zero():
@@ -205,18 +201,18 @@ def test_a_draw_never_takes_an_outcome_of_probability_zero():
 
 def test_recognition_reads_the_boundary_last_and_is_given_the_label():
     config = tiny(task="recognition", data={"batch": 20})
-    made = batches(config, 0)
-    assert (made.tokens[..., -1] == config.boundary).all()
-    assert (made.tokens.dtype, config.boundary) == (np.int32, 2)
-    members = config.language.member(made.tokens[..., :-1])
-    assert np.array_equal(made.targets[..., 1] == 1, members)
-    assert np.array_equal(made.targets.sum(axis=-1), np.ones(members.shape))
+    tokens, targets, optimum = batches(config, 0)
+    assert (tokens[..., -1] == config.boundary).all()
+    assert (tokens.dtype, config.boundary) == (np.int32, 2)
+    members = config.language.member(tokens[..., :-1])
+    assert np.array_equal(targets[..., 1] == 1, members)
+    assert np.array_equal(targets.sum(axis=-1), np.ones(members.shape))
     assert members.mean() == 0.5
-    assert made.optimum == 0
+    assert optimum == 0
 
 
 def test_lengths_are_drawn_from_all_that_the_curriculum_allows():
     stages = [{"step": 0, "longest": 3}, {"step": 100, "longest": 6}]
     config = tiny(data={"lengths": [1, 6], "distinct": 6, "curriculum": stages}, optimiser={"steps": 200})
-    assert {batches(config, step).length for step in range(0, 100, 2)} == {1, 2, 3}
-    assert {batches(config, step).length for step in range(100, 200, 2)} == {1, 2, 3, 4, 5, 6}
+    assert {batches(config, step)[0].shape[-1] - 1 for step in range(0, 100, 2)} == {1, 2, 3}
+    assert {batches(config, step)[0].shape[-1] - 1 for step in range(100, 200, 2)} == {1, 2, 3, 4, 5, 6}

@@ -41,8 +41,13 @@ def told(folder) -> str:
     return console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def test_the_loss_stands_beside_its_optimum_and_evaluations_by_length(tmp_path):
+def test_the_plot_has_the_loss_its_optimum_and_evaluations_and_the_summary_is_the_last_of_these(tmp_path):
     folder = written(tmp_path, PREDICTED)
+    assert write_training_plot(folder) == folder / "training.png"
+    assert (folder / "training.png").read_bytes().startswith(b"\x89PNG")
+    assert b"<svg" in (folder / "training.svg").read_bytes()
+    text = told(folder)
+    assert ["1.125" in text, "1.25" in text, "choice" in text] == [True, False, False]
     figure = training_figure(read_table(folder / "metrics.csv"), read_table(folder / "evaluation.csv"))
     loss, evaluations = figure.axes
     np.testing.assert_array_equal(np.asarray(loss.lines[0].get_xydata()), [[10, 1.5], [20, 1.0]])
@@ -51,17 +56,6 @@ def test_the_loss_stands_beside_its_optimum_and_evaluations_by_length(tmp_path):
     assert drawn["n = 4"] == [0.25, 0.0]
     assert drawn["n = 8"] == [0.5, 0.125]
     assert clashes(figure) == []
-
-
-def test_both_files_are_written_and_the_summary_is_the_last_evaluation(tmp_path):
-    folder = written(tmp_path, PREDICTED)
-    assert write_training_plot(folder) == folder / "training.png"
-    assert (folder / "training.png").read_bytes().startswith(b"\x89PNG")
-    assert b"<svg" in (folder / "training.svg").read_bytes()
-    text = told(folder)
-    assert "1.125" in text
-    assert "1.25" not in text
-    assert "choice" not in text
 
 
 def test_recognition_shows_accuracy(tmp_path):

@@ -16,7 +16,6 @@ from jaxsens.core.sweeps.sources import ModelSource, read_source
 from jaxsens.core.sweeps.sweep import run_sweep
 from jaxsens.training.checkpoints import load_checkpoint
 from tests.core.sweeps.tiny import quiet
-from tests.refusals import refused
 from tests.training.tiny import PREDICTION, RECOGNITION, TRANSFORMER, trained_into
 
 SWEEP = """
@@ -121,12 +120,3 @@ def test_what_cannot_be_used_is_refused_with_its_path(folder, table, message):
     problems = Problems("test")
     assert read_source(table, "model", problems, folder) is None or problems
     assert message in "\n".join([*map(str, problems)])
-
-
-def test_a_damaged_checkpoint_is_refused_as_the_config_is_read(folder, tmp_path):
-    shutil.copytree(folder / "run", tmp_path / "run")
-    path = next((tmp_path / "run" / "checkpoints").glob("*/state/_METADATA"))
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(bytes(data))
-    refused("variant.trained.model.checkpoint", sweep_of, tmp_path)

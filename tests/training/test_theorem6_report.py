@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxsens.languages import Dyck, Parity, language
-from jaxsens.training.evaluation import EvaluationRecord, Lines
+from jaxsens.training.evaluation import EvaluationRecord, lines
 from jaxsens.training.theorem6.evaluation import Evaluation
 from jaxsens.training.theorem6.report import (
     Group,
@@ -39,17 +39,12 @@ def record(
         numbers |= {"accuracy": 1 - share / 2, "accuracy_error": 0.01}
         numbers |= {"margin": 5 * (1 - share) * wobble, "margin_error": 0.1}
     else:
-        lines = Lines.of(language(**settings), n)
-        ceiling = lines.unigram if lines.bound is None else lines.bound
-        value = (lines.optimum + share * (ceiling - lines.optimum)) * wobble
-        numbers |= {
-            "cross_entropy": value,
-            "excess": value - lines.optimum,
-            "standard_error": 0.01,
-            **vars(lines),
-        }
-        if lines.choice_bound is not None:
-            numbers |= {"choice": share * lines.choice_bound, "choice_error": 0.002}
+        numbers |= lines(language(**settings), n)
+        optimum, gap = numbers["optimum"], numbers["choice_bound"]
+        ceiling = numbers["unigram"] if gap is None else numbers["bound"]
+        value = (optimum + share * (ceiling - optimum)) * wobble
+        numbers |= {"cross_entropy": value, "excess": value - optimum, "standard_error": 0.01}
+        numbers |= {} if gap is None else {"choice": share * gap, "choice_error": 0.002}
     task = "recognition" if recognises else "prediction"
     steps = None if trained is None else 600
     return EvaluationRecord("k", name, n, seed, task, settings, trained, steps, 64, **numbers)

@@ -31,9 +31,9 @@ from jaxsens.training.evaluation import (
     EVALUATION_COLUMNS,
     FOUND,
     EvaluationRecord,
-    Lines,
     accuracy,
     cross_entropy,
+    lines,
 )
 from jaxsens.training.steps import with_boundary
 
@@ -69,7 +69,7 @@ class Evaluation(RecordTable):
         return evaluation_sections(data, results)
 
     def expanded(self, point: Point) -> dict[str, Any]:
-        source = _learner(point)
+        source: Any = point.source  # a learner, as `check` refuses others
         return {
             "format": EVALUATION_FORMAT,
             "model": source.expanded_at(point.n, point.seed),
@@ -83,12 +83,13 @@ class Evaluation(RecordTable):
     def answer(
         self, item: TablePoint, reporter: Reporter, shared: dict[Any, Any], placement: Placement
     ) -> EvaluationRecord:
-        point, source, n = item.point, _learner(item.point), _symbols(item.point)
+        point, n = item.point, _symbols(item.point)
+        source: Any = point.source
         evaluate = cross_entropy if source.task == "prediction" else accuracy
         result = evaluate(point.model(), source.language, n, self.words, point.seed)
         numbers: dict[str, Any] = dict(zip(FOUND[source.task], astuple(result)[2:], strict=True))
         if source.task == "prediction":
-            numbers |= vars(Lines.of(source.language, n))
+            numbers |= lines(source.language, n)
         return EvaluationRecord(
             key=item.key,
             variant=point.variant,
@@ -111,12 +112,6 @@ def check_members(
     if without:
         remedy = f"lengths for which {learned.name} has words, which {where} is to recognise"
         problems.add("lengths", without, remedy)
-
-
-def _learner(point: Point) -> LearnerSource:
-    if not isinstance(point.source, LearnerSource):
-        raise TypeError(f"{point}: no trained model")
-    return point.source
 
 
 def _symbols(point: Point) -> int:

@@ -20,7 +20,7 @@ from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.sweep import row_of
 from jaxsens.formal.languages import Dyck, Language
 from jaxsens.training.baselines import NEVER
-from jaxsens.training.evaluation import EVALUATION_COLUMNS, EvaluationRecord, Lines
+from jaxsens.training.evaluation import EVALUATION_COLUMNS, LINES, EvaluationRecord
 
 if TYPE_CHECKING:
     import pandas
@@ -87,9 +87,9 @@ class Group:
         return tuple(self.reach)
 
     @cached_property
-    def lines(self) -> dict[int, Lines]:
-        """What cross-entropy is compared with, by length: all lengths at which a model of the group was evaluated."""
-        return {n: Lines.of(self.language, n) for n in sorted({record.n for record in self.records})}
+    def lines(self) -> dict[int, Any]:
+        """A record of each length, which has what cross-entropy is compared with there; the shortest first."""
+        return {record.n: record for record in sorted(self.records, key=lambda one: one.n)}
 
     @cached_property
     def scores(self) -> pandas.DataFrame:
@@ -148,7 +148,7 @@ def sentences(group: Group) -> tuple[str, ...]:
 
 def _prediction_sentence(group: Group, model: str, n: int) -> str:
     lines, (value, _) = group.lines[n], group.estimate(model, n, "cross_entropy", "standard_error")
-    told = {"model": model, "n": n, "value": value, **vars(lines)}
+    told = {"model": model, "n": n, "value": value, **row_of(lines, LINES)}
     if group.has_choice and lines.choice_bound:
         choice, _ = group.estimate(model, n, "choice", "choice_error")
         share = 100 * choice / lines.choice_bound
