@@ -57,7 +57,7 @@ def _panel(axis: Any, rows: Sequence[Row], layers: int) -> None:
             continue
         style = styles[method]
         lengths, seconds = [row.n for row in line], [row.seconds for row in line]
-        axis.plot(lengths, seconds, color=style.colour, dashes=style.dashes, linewidth=1.5)
+        axis.plot(lengths, seconds, color=style.colour, linestyle=style.linestyle, linewidth=1.5)
         for row in line:
             face = "white" if row.extrapolated else style.colour
             axis.plot(

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas
 from jaxtyping import Float
 from matplotlib import ticker
 from matplotlib.figure import Figure
@@ -42,10 +43,6 @@ from jaxsens.core.report.panels import (
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.jobs.job import write_table
 from jaxsens.core.sweeps.sweep import row_of
-
-if TYPE_CHECKING:
-    import pandas
-
 
 BINS = 20
 """The number of bars of a histogram over models, from 0 to the largest value."""
@@ -278,19 +275,9 @@ class Distances:
         return tuple(fits)
 
     @property
-    def fitted_variants(self) -> tuple[str, ...]:
-        """The variants with a fit."""
-        fitted = {one.variant for one in self.fits}
-        return tuple(variant for variant in self.variants if variant in fitted)
-
-    def longest(self, variant: str) -> DistanceFit:
-        """The fit of the longest inputs of a variant."""
-        return [one for one in self.fits if one.variant == variant][-1]
-
-    @cached_property
-    def lengths(self) -> tuple[int, ...]:
-        """The lengths, the shortest first."""
-        return tuple(sorted({int(n) for n in self.table["n"]}))
+    def longest(self) -> dict[str, DistanceFit]:
+        """The fit of the longest inputs of each variant that has one, in the order of the config."""
+        return {one.variant: one for one in self.fits}
 
 
 def _explained(
@@ -314,26 +301,23 @@ def write_distances(folder: Path, distances: Distances) -> None:
 
 def distance_sections(distances: Distances) -> list[Section]:
     """The section of a report; none if no variant has enough distances, or none reads a single row."""
-    if not distances.fitted_variants:
+    bullets = [one.sentence for one in distances.longest.values()]
+    if not bullets:
         return []
     return [
-        Section(
-            "Distance to the row that is read",
-            bullets=[distances.longest(variant).sentence for variant in distances.fitted_variants],
-            figures=[distance_figure(distances)],
-        )
+        Section("Distance to the row that is read", bullets=bullets, figures=[distance_figure(distances)])
     ]
 
 
 def distance_figure(distances: Distances) -> ReportFigure:
     """The mean change against the distance, log-log: a panel per variant, a line per length."""
-    styles = variant_styles([f"n = {n}" for n in distances.lengths])
-    panels = [_panel(distances, variant, styles) for variant in distances.fitted_variants]
+    styles = {n: line_style(k) for k, n in enumerate(sorted({int(n) for n in distances.table["n"]}))}
+    panels = [_panel(distances, variant, styles) for variant in distances.longest]
     caption = text("distance", fewest=FEWEST, spread=text("spread"), strip=text("strip"))
     return panel_figure(
         "distance",
         [caption, *about_inexact(panels)],
-        f"Mean change against distance to the readout for {enumeration(distances.fitted_variants)}.",
+        f"Mean change against distance to the readout for {enumeration(distances.longest)}.",
         panels,
         "How does the effect of a flip depend on its distance to the row that is read?",
         **SMALL,
@@ -341,17 +325,13 @@ def distance_figure(distances: Distances) -> ReportFigure:
     )
 
 
-def _panel(
-    distances: Distances,
-    variant: str,
-    styles: Mapping[str, LineStyle],
-) -> Panel:
+def _panel(distances: Distances, variant: str, styles: Mapping[int, LineStyle]) -> Panel:
     own = distances.table.query("variant == @variant")
     lines = []
-    for n, (label, style) in zip(distances.lengths, styles.items(), strict=True):
+    for n, style in styles.items():
         of_length = own.query(f"n == {n}")
         rows = of_length.assign(n=of_length["distance"].replace(0.0, READ_AT))
-        lines.append(measured_line(rows, variant, "mean", label, style))
+        lines.append(measured_line(rows, variant, "mean", f"n = {n}", style))
     places = sorted({place for line in lines for place in line.values})
     farthest = max(places)
     ticks = [

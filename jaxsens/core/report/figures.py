@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pandas
 from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -44,10 +45,6 @@ from jaxsens.core.report.panels import (
 )
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.points import OF_DECISIONS, PER_POSITION
-
-if TYPE_CHECKING:
-    import pandas
-
 
 COLOUR_MAP = "viridis_r"
 """Lighter means less, in black and white and for colour-blind readers too."""
@@ -98,27 +95,21 @@ def panel_figure(
 
 
 def sensitivity_figure(
-    points: pandas.DataFrame,
-    fits: Sequence[ExponentFit],
-    styles: Mapping[str, LineStyle],
-    *,
-    statistics: Sequence[str],
-    norm: str = "l2",
+    points: pandas.DataFrame, fits: Sequence[ExponentFit], *, statistics: Sequence[str], norm: str = "l2"
 ) -> ReportFigure:
     """Statistics against input length, log-log: a panel per statistic, a line per variant, exponents in the legend.
 
     Args:
         points: a table with the columns of points.csv.
-        fits: of every variant in `styles` and every statistic in `statistics`.
-        styles: of the variants, in the order of the legend.
+        fits: of every variant and every statistic in `statistics`.
         statistics: which ones.
         norm: of the change of the output: "l1", "l2" or "linf".
     """
-    labels = {(fit.variant, fit.statistic): f"{fit.variant}:  {fitted_power(fit)}" for fit in fits}
     panels = []
     for statistic in statistics:
-        of_statistic = {variant: labels[variant, statistic] for variant in styles}
-        panels.append(sensitivity_panel(points, of_statistic, styles, statistic=statistic, norm=norm))
+        of_statistic = [fit for fit in fits if fit.statistic == statistic]
+        labels = {fit.variant: f"{fit.variant}:  {fitted_power(fit)}" for fit in of_statistic}
+        panels.append(sensitivity_panel(points, labels, statistic=statistic, norm=norm))
     caption = text("sensitivity", level=LEVEL, spread=text("spread"), strip=text("strip"))
     description = " ".join(summary_sentence(fits, statistic) for statistic in statistics)
     one_of_decisions = any(statistic in OF_DECISIONS for statistic in statistics)
@@ -149,16 +140,12 @@ def measured_line(
 
 
 def sensitivity_panel(
-    points: pandas.DataFrame,
-    labels: Mapping[str, str],
-    styles: Mapping[str, LineStyle],
-    *,
-    statistic: str,
-    norm: str = "l2",
+    points: pandas.DataFrame, labels: Mapping[str, str], *, statistic: str, norm: str = "l2"
 ) -> Panel:
-    """One statistic against input length: a line for each variant of `styles`, with its label."""
+    """One statistic against input length: a line for each variant that has a label, in its style among all."""
+    styles = variant_styles(points["variant"])
     lines = [
-        measured_line(points, variant, statistic, labels[variant], style) for variant, style in styles.items()
+        measured_line(points, variant, statistic, label, styles[variant]) for variant, label in labels.items()
     ]
     lengths = sorted({int(n) for n in points["n"]})
     title, each = statistic_name(statistic), " per position" if statistic == PER_POSITION else ""
@@ -172,17 +159,13 @@ def sensitivity_panel(
 
 
 def local_slope_figure(
-    fits: Sequence[ExponentFit],
-    styles: Mapping[str, LineStyle],
-    *,
-    statistics: Sequence[str],
-    lengths: Sequence[int],
+    fits: Sequence[ExponentFit], *, statistics: Sequence[str], lengths: Sequence[int]
 ) -> ReportFigure:
     """Slopes between successive lengths, with their intervals: a panel per variant, a line per statistic."""
     ends, slopes = (lengths[0], lengths[-1]), {(fit.variant, fit.statistic): fit.local for fit in fits}
     guides = (Guide("constant", ends, (0, 0)), Guide("1/n", ends, (-1, -1)))
-    panels = []
-    for variant in styles:
+    panels, variants = [], [*dict.fromkeys(fit.variant for fit in fits)]
+    for variant in variants:
         lines = []
         for statistic, style in variant_styles(statistics).items():
             values = {
@@ -194,7 +177,7 @@ def local_slope_figure(
     return panel_figure(
         "local-slopes",
         [text("local-slopes", level=LEVEL)],
-        f"Slopes between successive lengths for {enumeration(styles)}.",
+        f"Slopes between successive lengths for {enumeration(variants)}.",
         panels,
         "Does one power of n describe the whole range? Slopes from each length to the next",
         **SMALL,

@@ -182,27 +182,18 @@ class ExponentFit:
         They do if fewer than two exist, or all are within `TOLERANCE` of it. Of an exponent that follows a `law` they
         may also be further away, if they do not drift: noise then explains them. One in between has no such law.
         """
-        return not (math.isnan(self.exponent) or self.vanishing) and self._steady
+        return not (math.isnan(self.exponent) or self._contradictions)
 
     @property
-    def _steady(self) -> bool:
-        if len(self.local) < 2 or all(abs(one.slope - self.exponent) <= TOLERANCE for one in self.local):
-            return True
+    def _contradictions(self) -> list[str]:
+        """What contradicts the exponent: zeros, and local slopes, from one extreme to the other in order."""
+        slopes, parts = [one.slope for one in self.local], [self.vanishing] if self.vanishing else []
+        near = all(abs(slope - self.exponent) <= TOLERANCE for slope in slopes)
         drifts = self.drift[0] > 0 or self.drift[1] < 0
-        return self.law is not None and not drifts
-
-    @property
-    def unsettled(self) -> str:
-        """What contradicts the exponent: zeros, and local slopes, from one extreme to the other in order; empty
-        if nothing does."""
-        if self.settled:
-            return ""
-        slopes = [one.slope for one in self.local]
-        parts = [self.vanishing] if self.vanishing else []
-        if not self._steady:
+        if len(slopes) > 1 and not near and (self.law is None or drifts):
             first, last = sorted((slopes.index(min(slopes)), slopes.index(max(slopes))))
             parts.append(f"local slopes from {signed(slopes[first])} to {signed(slopes[last])}")
-        return f"{'' if math.isnan(self.exponent) else 'not settled: '}{', '.join(parts)}"
+        return parts
 
     @property
     def note(self) -> str:
@@ -219,7 +210,10 @@ class ExponentFit:
         if counts["other"] == self.values:  # where there is no slope, nothing is left out of one
             left_out = ""
         missing = "" if self.seeds else f"no seed has {MINIMUM_LENGTHS} values for a slope"
-        return "; ".join(filter(None, (self.unsettled, missing, left_out)))
+        against = ", ".join(self._contradictions)
+        if against and not math.isnan(self.exponent):
+            against = f"not settled: {against}"
+        return "; ".join(filter(None, (against, missing, left_out)))
 
     def interval(self, digits: int = 2) -> str:
         """The interval as "[-1.01, -0.95]", or empty if there is none."""
@@ -275,8 +269,8 @@ def fit_exponent(
     variant: str = "",
     statistic: str = "",
     minimum_length: int = 1,
-    bounds: ArrayLike | None = None,
-    blurred: ArrayLike | None = None,
+    bounds: ArrayLike = False,
+    blurred: ArrayLike = False,
     place: str = "n = ",
 ) -> ExponentFit:
     """Fits one statistic of one variant, given as three flat arrays with one entry per point.
@@ -286,20 +280,14 @@ def fit_exponent(
     seed with positive values at fewer than three lengths has no slope.
     """
     n, value, seed = np.asarray(lengths, np.float64), np.asarray(values, np.float64), np.asarray(seeds)
-    enough, none = n >= minimum_length, np.zeros(n.shape, bool)
-    not_resolved = enough & np.asarray(none if blurred is None else blurred, bool)
-    one_sided_too = enough & np.asarray(none if bounds is None else bounds, bool) & ~not_resolved
+    enough = n >= minimum_length
+    not_resolved = enough & np.asarray(blurred, bool)
+    one_sided_too = enough & np.asarray(bounds, bool) & ~not_resolved
     exact = enough & ~one_sided_too & ~not_resolved
     beside = exact & ~np.isnan(value) & ~resolved_run(n, not_resolved, exact & (value > 0))
     chosen, zero, measured = exact & ~beside, exact & (value == 0), enough & ~np.isnan(value)
     shares = tuple((at, float(np.mean(zero[measured & (n == at)]))) for at in np.unique(n[measured]).tolist())
     without = np.unique(n[not_resolved | beside]).tolist()
-    counted = {
-        "values": int(np.sum(enough)),
-        "zeros": int(np.sum(zero)),
-        "bounds": int(np.sum(one_sided_too)),
-        "unresolved": int(np.sum(not_resolved)),
-    }
     n, value, seed = n[chosen], value[chosen], seed[chosen]
     slopes, fitted = [], np.zeros(n.shape, bool)
     for one in np.unique(seed):
@@ -317,12 +305,15 @@ def fit_exponent(
         ci_high=high,
         points=int(np.sum(fitted)),
         seeds=len(slopes),
+        values=int(np.sum(enough)),
+        zeros=int(np.sum(zero)),
+        bounds=int(np.sum(one_sided_too)),
+        unresolved=int(np.sum(not_resolved)),
         local=local,
         drift=drift,
         zero_shares=shares,
         without=tuple(without),
         place=place,
-        **counted,
     )
 
 

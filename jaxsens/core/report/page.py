@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import jinja2
 from matplotlib.figure import Figure
 
 from jaxsens.core.base.files import write_bytes, write_text
@@ -20,8 +19,9 @@ from jaxsens.core.base.text import duration
 from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.report.fits import LEVEL, SUMMARY_COLUMNS, ExponentFit, signed
 from jaxsens.core.report.panels import SHAPES, figure_bytes
-from jaxsens.core.report.sweep_data import SweepData
+from jaxsens.core.report.sweep_result import SweepResult
 from jaxsens.core.report.texts import text
+from jaxsens.core.results.pictures.picture import page_template
 from jaxsens.core.sweeps.jobs.job import write_table
 from jaxsens.core.sweeps.sweep import PlannedVariant, row_of
 
@@ -115,14 +115,7 @@ def write_page(report: Report, folder: Path, format: str = "svg", width: str = "
         sources[figure.name] = _source(figure.figure)
         if (stacked := figure.narrow) is not None:
             narrow[figure.name] = _source(stacked)
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("jaxsens.core.report"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    page, template = folder / "report.html", environment.get_template("report.html")
+    page, template = folder / "report.html", page_template("jaxsens.core.report", "report.html")
     write_text(page, template.render(report=report, sources=sources, narrow=narrow, format=format))
     return page
 
@@ -164,7 +157,7 @@ def exponent_table(fits: Sequence[ExponentFit]) -> ReportTable:
     return table_of(text("table-of-exponents", level=LEVEL), fits, columns, numeric=4)
 
 
-def variant_table(data: SweepData) -> ReportTable:
+def variant_table(data: SweepResult) -> ReportTable:
     """What each variant is, whether it satisfies Lemma 5's conditions, and what is measured of it."""
     columns: dict[str, Callable[[PlannedVariant], str]] = {
         "variant": lambda variant: variant.name,
@@ -179,7 +172,7 @@ def variant_table(data: SweepData) -> ReportTable:
     return table_of("", data.variants, columns)
 
 
-def run_table(data: SweepData) -> ReportTable:
+def run_table(data: SweepResult) -> ReportTable:
     """What was run and on what. Values that differ between points are listed with the number of points of each."""
     points = data.metadata
     seconds = sum(point.seconds for point in points)

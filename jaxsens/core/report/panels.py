@@ -8,11 +8,11 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -29,7 +29,8 @@ from jaxsens.core.report.data import Spread
 # Okabe and Ito's palette, safe for colour-blind readers, with a dark brown for its yellow (too light on white).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#661100")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", "*")
-DASHES = ((), (6, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1.5), (7, 2, 1, 2, 1, 2), (10, 3), (4, 2, 1, 2), (1, 3))
+DASHES = ((6, 2), (1.5, 1.5), (7, 2, 1.5, 2), (3, 1.5), (7, 2, 1, 2, 1, 2), (10, 3), (4, 2, 1, 2), (1, 3))
+LINESTYLES = ("-", *((0, dashes) for dashes in DASHES))
 GREY = "#767676"
 
 ZERO_LABEL = "exactly 0"
@@ -88,18 +89,12 @@ _SETTINGS: dict[Any, Any] = {
 _METADATA: dict[str, dict[str, Any]] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
 
 
-@dataclass(frozen=True)
-class LineStyle:
-    """How one line is drawn. Colour, marker and dashes each distinguish lines on their own."""
+class LineStyle(NamedTuple):
+    """How one line is drawn. Colour, marker and dashes, as `linestyle`, each distinguish lines on their own."""
 
     colour: str
     marker: str
-    dashes: tuple[float, ...]
-
-    @property
-    def linestyle(self) -> Any:
-        """The dashes as Matplotlib takes them."""
-        return (0, self.dashes) if self.dashes else "-"
+    linestyle: Any
 
 
 @dataclass(frozen=True)
@@ -159,10 +154,10 @@ class Panel:
 
 def line_style(k: int) -> LineStyle:
     """The style of the k-th line of a figure."""
-    return LineStyle(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)], DASHES[k % len(DASHES)])
+    return LineStyle(COLOURS[k % len(COLOURS)], MARKERS[k % len(MARKERS)], LINESTYLES[k % len(LINESTYLES)])
 
 
-def variant_styles(variants: Sequence[str]) -> dict[str, LineStyle]:
+def variant_styles(variants: Iterable[str]) -> dict[str, LineStyle]:
     """One style per variant, by its place in `variants`: pass the same order for every figure of a report."""
     return {variant: line_style(k) for k, variant in enumerate(dict.fromkeys(variants))}
 

@@ -24,15 +24,14 @@ from jaxsens.core.report.page import (
     write_page,
     write_summary,
 )
-from jaxsens.core.report.panels import variant_styles
-from jaxsens.core.report.sweep_data import SweepData
+from jaxsens.core.report.sweep_result import SweepResult
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, PER_POSITION
-from jaxsens.core.sweeps.sweep import SweepPlan, write_points_csv, write_results_csv
+from jaxsens.core.sweeps.sweep import write_points_csv, write_results_csv
 
 
 def write_report(
-    data: SweepData, directory: str | os.PathLike[str], format: str = "svg", width: str = "page"
+    data: SweepResult, directory: str | os.PathLike[str], format: str = "svg", width: str = "page"
 ) -> Path:
     """Writes points.csv, NAME.csv of the sweep's tables, summary.csv, local_slopes.csv, distances.csv,
     distance_exponents.csv, figures/ and report.html into a directory, each file atomically. Returns the page's path.
@@ -54,10 +53,10 @@ def write_report(
         return write_page(build_report(data), folder, format, width)
 
 
-def build_report(data: SweepData) -> Report:
+def build_report(data: SweepResult) -> Report:
     """Chooses what the report of a sweep shows."""
-    fits = data.fits
-    plan, styles = data.plan, variant_styles(data.names)
+    fits, distances = data.fits, distances_of(data)
+    plan = data.plan
     statistics = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
     main = tuple(name for name in statistics if name in plan.statistics) or plan.statistics[:1]
     findings = [*(summary_sentence(fits, statistic) for statistic in main), *about_equals(data)]
@@ -66,7 +65,7 @@ def build_report(data: SweepData) -> Report:
     caveats += about_unresolved(data)
     caveats += [text("beyond-exactness", variant=variant, n=n) for variant, n in data.inexact.items()]
     norm, others = plan.measurement.measure.kind, [name for name in plan.statistics if name not in main]
-    figure = sensitivity_figure(data.points, fits, styles, statistics=[*main, *others], norm=norm)
+    figure = sensitivity_figure(data.points, fits, statistics=[*main, *others], norm=norm)
     fitted = [text("fitted-from", n=plan.fit_from)] if any(n < plan.fit_from for n in plan.lengths) else []
     sections = [
         Section("What was found", paragraphs=caveats, bullets=findings),
@@ -75,14 +74,14 @@ def build_report(data: SweepData) -> Report:
         Section("Fitted exponents", fitted, tables=[exponent_table(fits)]),
     ]
     if any(fit.local for fit in fits if fit.statistic in main):
-        figure = local_slope_figure(fits, styles, statistics=main, lengths=sorted(set(data.points["n"])))
+        figure = local_slope_figure(fits, statistics=main, lengths=sorted(set(data.points["n"])))
         sections.append(Section("Is one exponent enough?", figures=[figure]))
     sections += decision_sections(data.flips)
     profiles = data.flips.profiles
     if profiles and plan.measurement.flips.positions != (READOUT,):  # there is no profile of one position
         figure = profile_figure(profiles, data.names, norm=norm)
         sections.append(Section("Which positions matter", figures=[figure]))
-    if (distances := distances_of(data)) is not None:
+    if distances is not None:
         sections += distance_sections(distances)
     for name, table in plan.sweep_tables.items():
         sections += table.sections(data, data.results[name])
@@ -96,13 +95,13 @@ def build_report(data: SweepData) -> Report:
     return Report(
         title=plan.title or "Flip sensitivity against input length",
         claim=plan.claim,
-        introduction=_introduction(data, flips),
+        introduction=_introduction(data, flips, distances),
         warning=_warning(data),
         sections=sections,
     )
 
 
-def distances_of(data: SweepData) -> Distances | None:
+def distances_of(data: SweepResult) -> Distances | None:
     """The mean change by distance to the row that is read; None if no model reads a single row."""
     table = data.flips.distances
     if table.empty:
@@ -110,13 +109,18 @@ def distances_of(data: SweepData) -> Distances | None:
     return Distances(table, data.names, data.plan.measurement.measure.kind)
 
 
-def _introduction(data: SweepData, flips: str) -> list[str]:
+def _introduction(data: SweepResult, flips: str, distances: Distances | None) -> list[str]:
     """What was measured, and what is known of it."""
     measurement = data.plan.measurement
-    values = {"edit": _edit(data.plan), "flips": flips, "networks": _networks(data)}
-    replaced = measurement.flips.longer == 0
+    edit, replaced = measurement.flips, measurement.flips.longer == 0
+    values = {"flips": flips, "networks": _networks(data)}
+    values["edit"] = text(
+        f"flip-{'substitute' if replaced else edit.kind}",
+        symbol="the symbol at the readout" if edit.positions == (READOUT,) else "one symbol",
+        copies=f"{1 + edit.copies} copies",
+    )
     if not measurement.measure.indicator or measurement.measure.threshold is None:
-        beside = (distances := distances_of(data)) is not None and np.min(distances.table["distance"]) > 0
+        beside = distances is not None and np.min(distances.table["distance"]) > 0
         values["read"] = f" {text('read')}" if beside else ""
         return [text("measured", **values), text("known") if replaced else text("known-of-edits")]
     threshold = measurement.measure.threshold
@@ -127,15 +131,7 @@ def _introduction(data: SweepData, flips: str) -> list[str]:
     return [text("decisions", threshold=threshold, **values), *limits]
 
 
-def _edit(plan: SweepPlan) -> str:
-    """What a flip does."""
-    flips = plan.measurement.flips
-    kind = flips.kind if flips.longer else "substitute"
-    symbol = "the symbol at the readout" if flips.positions == (READOUT,) else "one symbol"
-    return text(f"flip-{kind}", symbol=symbol, copies=f"{1 + flips.copies} copies")
-
-
-def _about_estimates(data: SweepData) -> str:
+def _about_estimates(data: SweepResult) -> str:
     estimates = [point.estimated or {} for point in data.estimated]
     ranks = [
         rank for one in estimates if (rank := one["rank_correlation"]) is not None and not math.isnan(rank)
@@ -152,7 +148,7 @@ def _about_estimates(data: SweepData) -> str:
     )
 
 
-def about_equals(data: SweepData) -> list[str]:
+def about_equals(data: SweepResult) -> list[str]:
     """Which variants have the same numbers, to the last bit, in words: one remark for each set of them. Those that are
     0 everywhere are left out: of them the fits say so."""
     equal: dict[bytes, list[str]] = {}
@@ -164,7 +160,7 @@ def about_equals(data: SweepData) -> list[str]:
     return [text("equals", variants=enumeration(names)) for names in equal.values() if len(names) > 1]
 
 
-def about_unresolved(data: SweepData) -> list[str]:
+def about_unresolved(data: SweepResult) -> list[str]:
     """Which lengths of which statistics are not resolved, in words: one remark for each variant and statistic."""
     table, remarks = data.points, []
     dtypes = ", ".join(sorted({point.dtype for point in data.metadata if point.at_most}))
@@ -183,7 +179,7 @@ def about_unresolved(data: SweepData) -> list[str]:
     return remarks
 
 
-def _networks(data: SweepData) -> str:
+def _networks(data: SweepResult) -> str:
     by_weights: dict[str, list[str]] = {}
     for variant in data.variants:
         by_weights.setdefault(variant.weights, []).append(variant.name)
@@ -194,7 +190,7 @@ def _networks(data: SweepData) -> str:
     return f"{' and on '.join(listed)}, {'all with the same inputs' if same else 'each on words of its language'}"
 
 
-def _warning(data: SweepData) -> str:
+def _warning(data: SweepResult) -> str:
     if not data.missing:
         return ""
     names = [f"{variant} n = {n} seed = {seed}" for variant, n, seed in data.missing[:10]]

@@ -189,7 +189,8 @@ def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
     warnings.warn(
         f"n = {result.n}: {count} of {len(result)} flips change the output by less than its arithmetic resolves"
         f"{exact}. Their change is at most its value plus `result.resolution`, up to {largest:.2g}. "
-        '`result.resolved` tells them apart; statistics that they affect are printed as "at most", and fits leave them out',
+        '`result.resolved` tells them apart; statistics that they affect are printed as "at most", and fits leave '
+        "them out",
         PrecisionWarning,
         stacklevel=stacklevel,
     )

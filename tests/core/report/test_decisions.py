@@ -15,7 +15,6 @@ from jaxsens.core.report.distances import decision_sections, input_figure, model
 from jaxsens.core.report.figures import sensitivity_panel, slopes_of
 from jaxsens.core.report.fits import statistic_name
 from jaxsens.core.report.page import DASH
-from jaxsens.core.report.panels import variant_styles
 from jaxsens.core.report.report import build_report
 from jaxsens.core.report.texts import text
 from jaxsens.core.sweep import load_sweep
@@ -134,9 +133,8 @@ def test_counts_are_compared_with_n_and_its_square_root():
         AVERAGE_SENSITIVITY: {"constant": 0, "√n": 0.5, "n": 1},
         PER_POSITION: {"constant": 0, "1/√n": -0.5, "1/n": -1},
     }
-    styles = variant_styles(["a"])
     for statistic in (AVERAGE_SENSITIVITY, PER_POSITION):
-        panel = sensitivity_panel(table, {"a": "a"}, styles, statistic=statistic, norm="decision")
+        panel = sensitivity_panel(table, {"a": "a"}, statistic=statistic, norm="decision")
         top = 1.3 * max(value.high for value in panel.lines[0].values.values())
         assert max(y for guide in panel.guides for y in guide.y) == pytest.approx(top)
         assert len({guide.y[0] for guide in panel.guides}) == 1

@@ -49,16 +49,16 @@ def test_what_is_known_of_estimates_is_no_statistic():
 def test_estimated_points_are_hollow_and_their_means_have_error_bars():
     fits = fit_exponents(TABLE)
     for statistic, intervals in (("mean", {128, 256}), ("max", set())):
-        (line,) = sensitivity_panel(TABLE, {"a": "a"}, STYLES, statistic=statistic).lines
+        (line,) = sensitivity_panel(TABLE, {"a": "a"}, statistic=statistic).lines
         assert (line.hollow, set(line.intervals)) == ({128, 256}, intervals)
-    figure = sensitivity_figure(TABLE, fits, STYLES, statistics=["mean", "max"])
+    figure = sensitivity_figure(TABLE, fits, statistics=["mean", "max"])
     assert "Hollow markers are estimates" in figure.caption
     axes = figure.figure.axes[0]
     bars = [one for one in axes.collections if isinstance(one, LineCollection)][1]  # after the spread
     ends = sorted(np.asarray(stroke)[:, 1].tolist() for stroke in bars.get_segments())
     np.testing.assert_allclose(ends, [(0.8 / 256, 1.2 / 256), (0.8 / 128, 1.2 / 128)])
     assert sum(one.get_marker() == "_" for one in axes.lines) == 2
-    without = sensitivity_figure(EXACT, fits, STYLES, statistics=["mean"])
+    without = sensitivity_figure(EXACT, fits, statistics=["mean"])
     assert "Hollow" not in without.caption
 
 
@@ -174,7 +174,7 @@ def test_over_skewed_slopes_an_interval_covers_as_often_as_the_documentation_say
 
 
 def test_a_floor_is_drawn_hollow_with_an_arrow_down_and_off_the_line():
-    figure = sensitivity_figure(FLOORED, fit_exponents(FLOORED), STYLES, statistics=["mean", "max"])
+    figure = sensitivity_figure(FLOORED, fit_exponents(FLOORED), statistics=["mean", "max"])
     assert "is what the value is at most" in figure.caption
     for other in ("Hollow markers are estimates", "arrow up is a lower bound"):
         assert other not in figure.caption

@@ -34,7 +34,7 @@ STYLES = variant_styles(list(dict.fromkeys(TABLE["variant"])))
 
 @pytest.fixture(scope="module")
 def six():
-    return sensitivity_figure(TABLE, FITS, STYLES, statistics=["mean", "max"])
+    return sensitivity_figure(TABLE, FITS, statistics=["mean", "max"])
 
 
 def lines_of(axes: Axes, colour: str) -> list[np.ndarray]:
@@ -84,7 +84,7 @@ def test_the_legend_gives_each_variants_exponent_and_interval(six):
 
 def test_no_label_overlaps_another_or_is_cut_off(six):
     assert clashes(six.figure) == []
-    slopes = local_slope_figure(FITS, STYLES, statistics=["mean", "max"], lengths=LENGTHS)
+    slopes = local_slope_figure(FITS, statistics=["mean", "max"], lengths=LENGTHS)
     assert clashes(slopes.figure) == []
 
 
@@ -138,13 +138,13 @@ def test_no_label_of_the_heat_maps_overlaps_or_is_cut_off(count):
 
 def draw() -> Figure:
     table = points({"a": {"mean": power(-1)}, "b": {"mean": power(0, 0.0)}})
-    return sensitivity_figure(table, fit_exponents(table), variant_styles("ab"), statistics=["mean"]).figure
+    return sensitivity_figure(table, fit_exponents(table), statistics=["mean"]).figure
 
 
 def test_variants_differ_in_marker_and_dashes_so_that_black_and_white_suffices():
     styles = list(variant_styles([f"v{k}" for k in range(8)]).values())
     assert len({style.marker for style in styles}) == 8
-    assert len({style.dashes for style in styles}) == len({style.colour for style in styles}) == 8
+    assert len({style.linestyle for style in styles}) == len({style.colour for style in styles}) == 8
     many = list(variant_styles([f"v{k}" for k in range(60)]).values())
     assert len(set(many)) == 60
 
@@ -174,9 +174,6 @@ def test_drawing_needs_no_pyplot_and_so_leaves_the_choice_of_a_backend_to_the_us
     assert ran.stdout.strip() == "False"
 
 
-OF_A = variant_styles(["a"])
-
-
 def sampled() -> pd.DataFrame:
     """Powers of n, of which flips are sampled from 128 on: the maxima found there are a tenth of the true ones."""
     table = points({"a": {"mean": power(-1), "max": power(-0.5), "min": power(-1)}}, seeds=2)
@@ -204,7 +201,7 @@ def test_bounds_do_not_enter_a_fit_which_says_how_many_there_were():
 
 def test_bounds_are_drawn_hollow_with_an_arrow_and_explained():
     fits = fit_exponents(SAMPLED)
-    figure = sensitivity_figure(SAMPLED, fits, OF_A, statistics=["mean", "max", "min"])
+    figure = sensitivity_figure(SAMPLED, fits, statistics=["mean", "max", "min"])
     for text in ("arrow up is a lower bound", "a random sample of the flips", "do not enter the fits"):
         assert text in figure.caption
     assert "Strokes with caps" not in figure.caption
@@ -217,4 +214,4 @@ def test_bounds_are_drawn_hollow_with_an_arrow_and_explained():
     assert (arrows(mean), arrows(largest), arrows(smallest)) == ([], [(True, 2)], [(False, 2)])
     assert clashes(figure.figure) == []
     exact = points({"a": {"max": power(-0.5)}})
-    assert "arrow" not in sensitivity_figure(exact, fit_exponents(exact), OF_A, statistics=["max"]).caption
+    assert "arrow" not in sensitivity_figure(exact, fit_exponents(exact), statistics=["max"]).caption

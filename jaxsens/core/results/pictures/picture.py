@@ -118,25 +118,28 @@ def page(view: ResultView, by: By | None = None, title: str | None = None) -> st
         title: of the page.
     """
     parts = shown_parts(view, by, MOST_IN_NOTEBOOK if title is None else MOST_ON_PAGE)
-    return _template().render(whole=title is not None, title=title or "", view=view, **vars(parts))
+    picture = page_template("jaxsens.core.results.pictures", "picture.html")
+    return picture.render(whole=title is not None, title=title or "", view=view, **vars(parts))
 
 
 @cache
-def _template() -> jinja2.Template:
+def page_template(package: str, name: str) -> jinja2.Template:
+    """Returns a page of a package's folder templates/, which escapes what it is given."""
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("jaxsens.core.results.pictures"),
+        loader=jinja2.PackageLoader(package),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("picture.html")
+    return environment.get_template(name)
 
 
 def shown_parts(view: ResultView, by: By | None, most: int) -> ShownParts:
     """Returns what is shown, of `most` positions at most. `by` is as for `page`."""
     by = by or ("mean" if view.measure.indicator else "largest")
-    paragraphs, left, scale = [], most, _scale(view, by)
+    sizes = [np.abs(_values_by(one, by)[0][one.flipped]) for one in view.inputs]
+    paragraphs, left, scale = [], most, float(np.concatenate(sizes).max(initial=0.0))
     for k, one in enumerate(view.inputs):
         taken = min(left, len(one.tokens))
         heading = f"Input {k}, n = {len(one.tokens)}" if len(view.inputs) > 1 else ""
@@ -180,12 +183,6 @@ def _values_by(one: InputView, by: By) -> tuple[Float[np.ndarray, " n"], Bool[np
     mean = by == "mean"
     values, most = (one.mean, one.mean_at_most) if mean else (one.largest, one.largest_at_most)
     return np.where(np.isnan(most), values, 0.0), np.isfinite(most)
-
-
-def _scale(view: ResultView, by: By) -> float:
-    """Returns the largest size of a value; 0 if there is none."""
-    sizes = [np.abs(_values_by(one, by)[0][one.flipped]) for one in view.inputs]
-    return float(np.concatenate(sizes).max(initial=0.0))
 
 
 def _tokens(view: ResultView, k: int, by: By, scale: float, count: int) -> Iterator[ShownToken]:
