@@ -7,8 +7,9 @@ import pandas as pd
 import pytest
 
 import jaxsens
+from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ATTENTION_STATISTICS
 from jaxsens.analysis.tables.report import attention_sections
-from jaxsens.analysis.tables.sweep import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
+from jaxsens.analysis.tables.sweep import AttentionTable
 from jaxsens.core.report.report import build_report
 from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsens.analysis.tables.sweep import ATTENTION_COLUMNS, ATTENTION_STATISTICS, AttentionTable
+from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ATTENTION_STATISTICS, Shown
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.report.data import Spread, spreads
 from jaxsens.core.report.figures import ReportFigure, fitted_power, panel_figure, powers
 from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import Guide, Line, Panel, line_style
-from jaxsens.core.report.sweep_result import SweepResult
+from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class AttentionData:
 
     table: pandas.DataFrame
     variants: Sequence[str]
-    shown: AttentionTable
+    shown: Shown
 
     def column(self, statistic: str) -> str:
         """The column of a statistic, for the rows that are shown."""
@@ -87,9 +87,7 @@ class AttentionData:
         return fit_exponent(*columns, line, NAMES[statistic])
 
 
-def attention_sections(
-    table: AttentionTable, data: SweepResult, rows: Sequence[Mapping[str, Any]]
-) -> list[Section]:
+def attention_sections(table: Shown, data: SweepData, rows: Sequence[Mapping[str, Any]]) -> list[Section]:
     """The section of a report on the rows of attention.csv; none without rows."""
     import pandas as pd
 

@@ -11,6 +11,7 @@ from jaxtyping import Int
 from pydantic import ConfigDict
 
 from jaxsens.analysis.statistics import attention_statistics, mean_of_known
+from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ROW_STATISTICS
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.strict import STRICT
 from jaxsens.core.engines.engine import Cost
@@ -22,19 +23,6 @@ from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.points import PointMetadata
 from jaxsens.core.sweeps.sources import ModelSource
 from jaxsens.core.sweeps.tables import PointTable
-
-ROW_STATISTICS = ("largest", "entropy", "first")
-
-ATTENTION_STATISTICS = (*ROW_STATISTICS, "flipped")
-"""What is kept of every layer and head, as means over all rows that see a key; with "_read" appended, of the row that
-is read. "flipped" is the mean weight on a key that was flipped."""
-
-ATTENTION_COLUMNS = (
-    *("variant", "n", "seed", "layer", "head"),
-    *ATTENTION_STATISTICS,
-    *(f"{name}_read" for name in ATTENTION_STATISTICS),
-)
-"""The columns of attention.csv: a row for each point, layer and head, which are 0-based."""
 
 AttentionValues = dict[str, list[list[float | None]]]
 """Statistics by name, layer and head; None where a layer has fewer heads, or no row sees a key."""

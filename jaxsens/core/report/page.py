@@ -19,7 +19,7 @@ from jaxsens.core.base.text import duration
 from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.report.fits import LEVEL, SUMMARY_COLUMNS, ExponentFit, signed
 from jaxsens.core.report.panels import SHAPES, figure_bytes
-from jaxsens.core.report.sweep_result import SweepResult
+from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.report.texts import text
 from jaxsens.core.results.pictures.picture import page_template
 from jaxsens.core.sweeps.jobs.job import write_table
@@ -157,7 +157,7 @@ def exponent_table(fits: Sequence[ExponentFit]) -> ReportTable:
     return table_of(text("table-of-exponents", level=LEVEL), fits, columns, numeric=4)
 
 
-def variant_table(data: SweepResult) -> ReportTable:
+def variant_table(data: SweepData) -> ReportTable:
     """What each variant is, whether it satisfies Lemma 5's conditions, and what is measured of it."""
     columns: dict[str, Callable[[PlannedVariant], str]] = {
         "variant": lambda variant: variant.name,
@@ -172,7 +172,7 @@ def variant_table(data: SweepResult) -> ReportTable:
     return table_of("", data.variants, columns)
 
 
-def run_table(data: SweepResult) -> ReportTable:
+def run_table(data: SweepData) -> ReportTable:
     """What was run and on what. Values that differ between points are listed with the number of points of each."""
     points = data.metadata
     seconds = sum(point.seconds for point in points)

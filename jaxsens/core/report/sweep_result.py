@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-
-import pandas as pd
 
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.files import try_writing_to
 from jaxsens.core.base.inputs import choice
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
-from jaxsens.core.report.data import FlipTables
-from jaxsens.core.report.fits import SUMMARY_COLUMNS, ExponentFit, fit_exponents, signed
+from jaxsens.core.report.fits import SUMMARY_COLUMNS, signed
+from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.sweeps.jobs.job import Failure
-from jaxsens.core.sweeps.points import PointMetadata
-from jaxsens.core.sweeps.sources import SEEDED
-from jaxsens.core.sweeps.sweep import PlannedVariant, SweepPlan, point_row, row_of
+from jaxsens.core.sweeps.sweep import row_of
 
 if TYPE_CHECKING:
+    import pandas
     from matplotlib.axes import Axes
 
 
@@ -34,86 +31,19 @@ _LEGEND: dict[str, Any] = {
 
 
 @dataclass(frozen=True, eq=False)
-class SweepResult:
+class SweepResult(SweepData):
     """A sweep: a row for each model, length and seed in `points`, and in `exponents` how statistics scale with n.
 
     `jaxsens.sweep` returns it, and `jaxsens.load_sweep` reads it from a folder.
 
     Attributes:
-        plan: what the sweep was to measure.
-        metadata: of the points that have been measured, in the order of the plan.
-        flips: what the report shows of single flips.
-        results: of each table of the plan, by its name: the rows of a `PointTable`, the records of a `RecordTable`.
         failures: the points that `jaxsens.sweep` could not measure, each with the reason. A folder does not keep them.
     """
 
-    plan: SweepPlan
-    metadata: tuple[PointMetadata, ...]
-    flips: FlipTables
-    results: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     failures: tuple[Failure, ...] = ()
 
     @cached_property
-    def points(self) -> pd.DataFrame:
-        """A row for each model, length and seed, as in points.csv.
-
-        `variant`, `n` and `seed` name the point; `inputs` and `flips` count what was measured, `unresolved` the flips
-        that the arithmetic does not resolve. Then comes a column for each statistic, such as `mean` and `max`, and
-        another, such as `mean_is`, that says what its value is: "exact", "estimated", a "lower bound", an "upper
-        bound", or "at most". A sweep with estimates adds `measured`, `mean_low`, `mean_high`, `median_error`,
-        `largest_error`, `rank_correlation` and `exceeding`.
-        """
-        return pd.DataFrame([point_row(point) for point in self.metadata], columns=[*self.plan.columns])
-
-    @cached_property
-    def fits(self) -> tuple[ExponentFit, ...]:
-        """The exponent of each statistic of each model, with the slopes between successive lengths. `str` says it in
-        words."""
-        return fit_exponents(self.points, minimum_length=self.plan.fit_from)
-
-    @cached_property
-    def variants(self) -> tuple[PlannedVariant, ...]:
-        """The variants with at least one measured point, in the order of the config."""
-        measured = {point.variant for point in self.metadata}
-        return tuple(variant for variant in self.plan.variants if variant.name in measured)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of these variants."""
-        return tuple(variant.name for variant in self.variants)
-
-    @property
-    def unseeded(self) -> frozenset[str]:
-        """The names of the variants whose weights do not depend on the seed."""
-        return frozenset(variant.name for variant in self.variants if variant.weights not in SEEDED)
-
-    @property
-    def sampled(self) -> bool:
-        """Whether some point measured only a random sample of its flips."""
-        return any(point.flips < point.population for point in self.metadata)
-
-    @property
-    def estimated(self) -> tuple[PointMetadata, ...]:
-        """The points with estimates of flips."""
-        return tuple(point for point in self.metadata if point.estimated is not None)
-
-    @property
-    def inexact(self) -> dict[str, int]:
-        """The variants measured at lengths for which rounding makes them inexact, with the longest exact length."""
-        # Of equal keys a dictionary keeps the last, which is the largest length here.
-        longest = dict(sorted((point.variant, point.n) for point in self.metadata))
-        lengths = {each.name: each.exact_length for each in self.variants if each.exact_length is not None}
-        return {name: exact for name, exact in lengths.items() if longest[name] > exact}
-
-    @property
-    def missing(self) -> tuple[tuple[str, int, int], ...]:
-        """The planned points that have not been measured: variant, input length and seed."""
-        measured = {(point.variant, point.n, point.seed) for point in self.metadata}
-        planned = ((point.variant, point.n, point.seed) for point in self.plan.points)
-        return tuple(key for key in planned if key not in measured)
-
-    @cached_property
-    def exponents(self) -> pd.DataFrame:
+    def exponents(self) -> pandas.DataFrame:
         """A row for each `variant` and `statistic`, as in summary.csv, with one column more.
 
         `exponent` is e of statistic ~ n^e, the mean over seeds of the slope on logarithmic axes; `ci_low` and `ci_high`
@@ -122,6 +52,8 @@ class SweepResult:
         values that the arithmetic does not resolve. `settled` says whether the slopes between successive lengths bear
         the exponent out (False if there is no exponent), and `growth`, in words, what happens as n grows.
         """
+        import pandas as pd
+
         rows = [row_of(fit, SUMMARY_COLUMNS) | {"growth": fit.growth.value} for fit in self.fits]
         return pd.DataFrame(rows, columns=[*SUMMARY_COLUMNS, "growth"])
 
