@@ -124,7 +124,7 @@ def test_each_kind_of_flips(flips, replacement, encoder, text, capsys):
         ([*OF_TEXT, *LOG, "token=20"], "token = 20: the output has 20 numbers"),
         ([*OF_TEXT, *LOG, "token="], "--measure token = '': a whole number of at least 0"),
         (["--text-file", "empty.txt"], "--text-file = 'empty.txt': a text; it is empty"),
-        (["--text-file", "latin.txt"], "--text-file = 'latin.txt': UTF-8, which it is not (invalid"),
+        (["--text-file", "latin.txt"], "--text-file = 'latin.txt': a text; line 1 is not UTF-8"),
         (["--text-file", "long.txt"], "tokens; the model reads at most"),
         (["--text-file", "t.txt", "--html", "."], "--html = '.': a file name; this is a directory"),
         (["--text-file", "t.txt", "--html", "a.png"], "ends in .html or .htm; --png writes .png"),

@@ -33,23 +33,14 @@ _IN_ASCII = {
 """Signs of this package's own, for encodings that lack them."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main(arguments: Sequence[str] | None = None, *, own_process: bool = False) -> int:
     """Runs the command line and returns the exit code: 0, 1 (a point failed, or the disk is full), 2 (bad input), or
     128 + the signal's number.
 
     In the main thread, Ctrl-C, SIGTERM and SIGHUP stop the command once its work is saved; a second signal has its
-    usual effect immediately.
+    usual effect immediately. If the process runs only this command (`own_process`), a second signal ends it even in the
+    middle of a step.
     """
-    return _stoppable(arguments, own_process=False)
-
-
-def run() -> NoReturn:
-    """Runs this process's command line and exits with its exit code. A second signal ends the process immediately, even
-    in the middle of a step."""
-    stopping.end_process(_stoppable(None, own_process=True))
-
-
-def _stoppable(arguments: Sequence[str] | None, own_process: bool) -> int:
     with stopping.of_a_command(own_process) as request:
         try:
             code = _main(arguments)
@@ -58,6 +49,11 @@ def _stoppable(arguments: Sequence[str] | None, own_process: bool) -> int:
             print("jaxsens: stopped; run the same command again to continue", file=sys.stderr)
         number = request.answer()
     return code if number is None else 128 + number
+
+
+def run() -> NoReturn:
+    """Runs this process's command line and exits with its exit code."""
+    stopping.end_process(main(own_process=True))
 
 
 def _main(arguments: Sequence[str] | None) -> int:

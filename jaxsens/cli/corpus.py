@@ -25,6 +25,7 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base.errors import Problems, collecting
 from jaxsens.core.base.files import check_ending, only_inside, write_bytes
+from jaxsens.core.measures import Measure
 
 TABLES = (".csv", ".json", ".parquet")
 
@@ -53,9 +54,9 @@ class CorpusOptions(PublishedOptions):
     top: Number = 20
     quiet: Flag = False
 
-    def check(self, measuring: MeasuringOptions, problems: Problems) -> None:
+    def check(self, measure: Measure | None, problems: Problems) -> None:
         """Adds the errors that can be found without loading the model."""
-        self.check_model(measuring, problems)
+        self.check_model(measure, problems)
         if self.texts is None:
             problems.add("--texts", None, "a file of texts")
         check_there("--texts", self.texts, problems)
@@ -69,7 +70,6 @@ class CorpusOptions(PublishedOptions):
         if self.table is not None and self.table.suffix not in TABLES:
             problems.add("--table", str(self.table), f"a file that ends with {', '.join(TABLES)}")
         check_output("--table", self.table, problems)
-        measuring.objects(problems)
 
 
 def corpus(
@@ -87,24 +87,20 @@ def corpus(
         measuring: How flips are measured.
     """
     from jaxsens.pretrained import corpus as single
-    from jaxsens.pretrained.load import load_pretrained
     from jaxsens.pretrained.texts import read_texts
 
-    texts: list[Any] = []
+    texts, own = list[Any](), Problems()
+    arguments = measuring.objects(own)
     with collecting("corpus") as problems:
-        options.check(measuring, problems)
+        options.check(arguments.get("measure"), problems)
+        problems.include(own)
         if not problems and options.texts is not None:
             texts = read_texts("--texts", options.texts, problems)
-    given, folder = measuring.arguments(True), options.pretrained
-    if folder is None:
-        raise RuntimeError("no folder without an error")
-    arguments = {key: one for key, one in given.items() if key != "progress"}
-    output_read = options.output_read(arguments.get("measure"))
     with flags_named({"folder": "--pretrained", "readout": "--readout", **MEASURED_BY}):
-        model = load_pretrained(folder, output=output_read, dtype=options.dtype or "float32")
+        model, place = options.load(arguments.get("measure"))
         with collecting("corpus") as problems:
             words = single.encoded_texts(model, texts, problems)
-        arguments |= options.place()
+        arguments |= place
         with collecting("corpus") as problems:
             single.check_flips(model, texts, words, arguments, problems)
         with nullcontext() if options.save is None else only_inside(options.save):

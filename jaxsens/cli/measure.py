@@ -35,7 +35,7 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
-from jaxsens.core.base.files import METHODS, check_ending, read_within
+from jaxsens.core.base.files import METHODS, check_ending, read_text_within
 from jaxsens.core.base.registry import fields_of, of_words
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
@@ -44,7 +44,6 @@ from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.pretrained.folder import existing_folder
 
 if TYPE_CHECKING:
-    from jaxsens.cli.single import Summary
     from jaxsens.core.results.result import FlipSensitivity
     from jaxsens.core.sweeps.sources import ModelSource
 
@@ -81,13 +80,6 @@ class InputOptions(OptionGroup):
     variant: Annotated[Text, default("")] = None
     compilation_cache: CacheFolder = None
 
-    def table(self, problems: Problems) -> dict[str, Any] | None:
-        """Returns what the options say as a `[model]` table, or None after adding errors."""
-        table = fields_of(self.model or (), problems, "--model", ("alphabet",))
-        if table is not None and self.checkpoint is not None:
-            table["checkpoint"] = str(self.checkpoint)
-        return table
-
     def check(self, problems: Problems) -> None:
         """Adds the errors that do not depend on the model."""
         if (self.tokens is None) == (self.n is None):
@@ -120,8 +112,8 @@ class PublishedOptions(OptionGroup):
     output: Annotated[Text, default("hidden; logits with --measure log-probability", one_of(_OUTPUTS))] = None
     dtype: Annotated[Text, default("float32", one_of(DTYPES))] = None
 
-    def check_model(self, measuring: MeasuringOptions, problems: Problems) -> None:
-        """Adds the errors that can be found without loading the model."""
+    def check_model(self, measure: Measure | None, problems: Problems) -> None:
+        """Adds the errors that can be found without loading the model, of which `measure` is measured."""
         for option, value, names in (("--output", self.output, _OUTPUTS), ("--dtype", self.dtype, DTYPES)):
             if value is not None:
                 inputs.choice(option, value, names, problems)
@@ -133,7 +125,6 @@ class PublishedOptions(OptionGroup):
         number = place is not None and place.isascii() and place.isdigit() and len(place) < 10
         if not number and place not in (None, "cls", "last", "mean"):
             problems.add("--readout", place, "cls, last, mean, or a 0-based position")
-        measure = measuring.objects(Problems("measure")).get("measure")
         if measure is not None and measure.of_scores and self.output_read(measure) == "hidden":
             problems.add(
                 "--measure", measure.kind, "give --output logits or labels: a hidden row is no distribution"
@@ -143,12 +134,16 @@ class PublishedOptions(OptionGroup):
         """Returns what is read of the model: --output, or what the measure is of by default."""
         return self.output or (measure or Measure).published_output
 
-    def place(self) -> dict[str, int | str]:
-        """Returns the readout that is asked for, as an argument of `flip_sensitivity`; nothing for the model's own."""
-        value = self.readout
-        if value is None:
-            return {}
-        return {"readout": 0 if value == "cls" else value if value in ("last", "mean") else int(value)}
+    def load(self, measure: Measure | None) -> tuple[Any, dict[str, Any]]:
+        """Returns the model, and where it is read, as an argument of `flip_sensitivity`; nothing for its own place."""
+        from jaxsens.pretrained.load import load_pretrained
+
+        model = load_pretrained(
+            self.pretrained or "", output=self.output_read(measure), dtype=self.dtype or "float32"
+        )
+        if (place := self.readout) is None:
+            return model, {}
+        return model, {"readout": 0 if place == "cls" else place if place in ("last", "mean") else int(place)}
 
 
 @dataclass(frozen=True)
@@ -163,17 +158,9 @@ class TextOptions(PublishedOptions):
     text: Annotated[Text, default("", "TEXT")] = None
     text_file: Annotated[File, default("", "FILE|-")] = None
 
-    def check(self, measuring: MeasuringOptions, others: dict[str, Any], problems: Problems) -> None:
-        """Adds the errors, with --pretrained, that can be found without loading the model.
-
-        Args:
-            measuring: how flips are measured.
-            others: the options given for other models.
-            problems: collects the errors.
-        """
-        for option, value in others.items():
-            problems.add(option, value, "leave it out; with --pretrained the folder and the text say it")
-        self.check_model(measuring, problems)
+    def check(self, measure: Measure | None, problems: Problems) -> None:
+        """Adds the errors, with --pretrained, that can be found without loading the model."""
+        self.check_model(measure, problems)
         if self.text is not None and self.text_file is not None:
             problems.add("--text-file", str(self.text_file), "give it or --text, not both")
         elif self.text_file is None and not self.text:
@@ -189,22 +176,14 @@ class TextOptions(PublishedOptions):
         """
         if self.text_file is None:
             return self.text or ""
-        path = self.text_file
-        with collecting("measure") as problems:
-            text = ""
-            try:
-                stdin, most = str(path) == "-", _MOST_BYTES
-                raw = read_within(sys.stdin.buffer if stdin else path, most)
-                text = raw.decode("utf-8-sig").removesuffix("\n").removesuffix("\r")
-            except UnicodeDecodeError as error:
-                problems.add(
-                    "--text-file", str(path), f"UTF-8, which it is not ({error.reason} at byte {error.start})"
-                )
-            except ValueError as error:
-                problems.add("--text-file", str(path), f"a shorter text; {error}")
-            if not text and not problems:
-                problems.add("--text-file", str(path), "a text; it is empty")
-        return text
+        path = str(self.text_file)
+        try:
+            text = read_text_within(sys.stdin.buffer if path == "-" else path, _MOST_BYTES)
+            if text := text.removesuffix("\n").removesuffix("\r"):
+                return text
+            raise ValueError("it is empty")
+        except ValueError as error:
+            raise InputError.of("--text-file", path, f"a text; {error}", subject="measure") from None
 
 
 MEASURED_BY = {
@@ -248,7 +227,7 @@ class MeasuringOptions:
     ] = None
 
     def objects(self, problems: Problems) -> dict[str, Any]:
-        """Returns the objects that the options describe, by argument; those that are given. Adds the errors."""
+        """Returns the arguments of `flip_sensitivity` that are given; those with errors are None. Adds the errors."""
         objects: dict[str, Any] = {}
         for base in (Flips, Measure, AskedEngine):
             values = getattr(self, base.argument)
@@ -258,16 +237,9 @@ class MeasuringOptions:
                     one = one.seeded(self.seed)
                 objects[base.argument] = one
         if self.placement is not None:
-            objects["placement"] = of_words(PlacementTable, self.placement, problems, "--placement")
+            table = of_words(PlacementTable, self.placement, problems, "--placement")
+            objects["placement"] = None if table is None else table.placement()
         return objects
-
-    def arguments(self, quiet: bool) -> dict[str, Any]:
-        """Returns the arguments of `flip_sensitivity` that these options give."""
-        with collecting("measure") as problems:
-            objects = self.objects(problems)
-        if "placement" in objects:
-            objects["placement"] = objects["placement"].placement()
-        return {**objects, "progress": False if quiet else None}
 
 
 @dataclass(frozen=True)
@@ -355,34 +327,49 @@ def measure(
         measuring: How flips are measured.
         output: What is printed and written.
     """
-    source: Any = None
+    source, own = None, Problems()
+    arguments = measuring.objects(own)
     with collecting("measure") as problems:
         if published.pretrained is None:
             request.check(problems)
             for option, value in published.flags().items():
                 problems.add(option, value, "only with --pretrained; leave it out")
         else:
-            others = {key: one for key, one in request.flags().items() if key != "--compilation-cache"}
-            published.check(measuring, others, problems)
+            for option, value in request.flags().items():
+                if option != "--compilation-cache":
+                    problems.add(
+                        option, value, "leave it out; with --pretrained the folder and the text say it"
+                    )
+            published.check(arguments.get("measure"), problems)
         for option, value in {"--seed": measuring.seed, "--top": output.top}.items():
             if value < 0:
                 problems.add(option, value, "at least 0")
-        measuring.objects(problems)
+        problems.include(own)
         output.check(problems)
-        if published.pretrained is None and (table := request.table(problems)) is not None:
-            try:
-                source = _source(request, table)
-            except InputError as error:
-                paths = {one.path for one in problems}
-                problems.include(one for one in error.problems if one.path not in paths)
+        if published.pretrained is None:
+            source = _source(request, problems)
+    from jaxsens.cli import single
     from jaxsens.core.results.interrupted import MeasurementInterrupted
 
+    arguments["progress"] = False if output.quiet else None
+    names = MEASURED_BY
+    if source is None:
+        text_option = "--text" if published.text_file is None else "--text-file"
+        names = {"folder": "--pretrained", "text": text_option, "readout": "--readout", **MEASURED_BY}
     try:
-        with programs_kept(request.compilation_cache):
-            if (folder := published.pretrained) is None:
-                summary = _of_words(source, request, measuring, output)
+        with programs_kept(request.compilation_cache), flags_named(names):
+            if source is not None:
+                tokens = single.input_tokens(
+                    source, request.tokens, request.n, request.inputs, measuring.seed
+                )
+                model = source.build(tokens.shape[1], measuring.seed)
+                result = single.measured(model, tokens, arguments, output.partial())
+                summary = single.summary_of_words(result, source, output.top)
             else:
-                summary = _of_text(folder, published, measuring, output)
+                text = published.read()
+                model, place = published.load(arguments.get("measure"))
+                result = single.measured(model, text, place | arguments, output.partial())
+                summary = single.summary_of_text(result, model, text, output.top)
     except MeasurementInterrupted as stop:
         output.keep(stop.partial)
         return 128 + stop.signal
@@ -395,44 +382,21 @@ def measure(
     return code
 
 
-def _source(request: InputOptions, table: dict[str, Any]) -> ModelSource:
-    """The model with random, constructed or trained weights."""
+def _source(request: InputOptions, problems: Problems) -> ModelSource | None:
+    """The model with random, constructed or trained weights; None after adding the errors."""
     from jaxsens.cli.single import model_source
 
+    table = fields_of(request.model or (), problems, "--model", ("alphabet",))
+    if table is None:
+        return None
+    if request.checkpoint is not None:
+        table["checkpoint"] = str(request.checkpoint)
     # With a config, only what the options say is theirs.
-    names = (
-        {"model": "--model"}
-        if request.config is None
-        else {f"model.{key}": ("--model", key) for key in table}
-    )
-    with flags_named({**names, "model.checkpoint": "CHECKPOINT"}):
-        return model_source(request.config, request.variant, table)
-
-
-def _of_words(
-    source: ModelSource, request: InputOptions, measuring: MeasuringOptions, output: OutputOptions
-) -> Summary:
-    """Measures the model on words."""
-    from jaxsens.cli.single import input_tokens, measured, summary_of_words
-
-    with flags_named(MEASURED_BY):
-        tokens = input_tokens(source, request.tokens, request.n, request.inputs, measuring.seed)
-        model, arguments = source.build(tokens.shape[1], measuring.seed), measuring.arguments(output.quiet)
-        result = measured(model, tokens, arguments, output.partial())
-    return summary_of_words(result, source, output.top)
-
-
-def _of_text(
-    folder: Path, published: TextOptions, measuring: MeasuringOptions, output: OutputOptions
-) -> Summary:
-    """Measures a published model on a text."""
-    from jaxsens.cli.single import measured, summary_of_text
-    from jaxsens.pretrained.load import load_pretrained
-
-    option = "--text" if published.text_file is None else "--text-file"
-    with flags_named({"folder": "--pretrained", "text": option, "readout": "--readout", **MEASURED_BY}):
-        text, arguments = published.read(), measuring.arguments(output.quiet)
-        output_read = published.output_read(arguments.get("measure"))
-        model = load_pretrained(folder, output=output_read, dtype=published.dtype or "float32")
-        result = measured(model, text, published.place() | arguments, output.partial())
-    return summary_of_text(result, model, text, output.top)
+    names = {f"model.{key}": ("--model", key) for key in table} if request.config else {"model": "--model"}
+    try:
+        with flags_named({**names, "model.checkpoint": "CHECKPOINT"}):
+            return model_source(request.config, request.variant, table)
+    except InputError as error:
+        paths = {one.path for one in problems}
+        problems.include(one for one in error.problems if one.path not in paths)
+        return None

@@ -132,29 +132,61 @@ class Summary:
     Attributes:
         result: the result.
         title: a page's title.
-        values: all of it as JSON values. `top` lists the largest flips, the largest first and the first of equals
-            first; -1 is the symbol of a deletion, and flips of groups have lists of positions and symbols. `estimate`
-            says how good an estimate is; None if all flips were measured. `unresolved` counts the flips that the
-            arithmetic does not resolve, and `at_most` has those statistics, with what they are at most, that their
-            rounding may decide.
-        facts: what a terminal shows, by name.
-        table: the largest flips.
+        about, statistics: what a terminal shows before and after how it was measured, by name.
+        table, flips: the largest flips, for a terminal and as JSON values.
+        others: further JSON values.
         remark: printed last.
     """
 
     result: FlipSensitivity
     title: str
-    values: dict[str, Any]
-    facts: dict[str, str]
+    about: dict[str, str]
+    statistics: dict[str, str]
     table: Table
-    remark: str = ""
+    flips: list[dict[str, Any]]
+    others: dict[str, Any]
+    remark: str
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """All of it as JSON values.
+
+        `top` lists the largest flips, the largest first and the first of equals first; -1 is the symbol of a deletion,
+        and flips of groups have lists of positions and symbols. `estimate` says how good an estimate is; None if all
+        flips were measured. `unresolved` counts the flips that the arithmetic does not resolve, and `at_most` has those
+        statistics, with what they are at most, that their rounding may decide.
+        """
+        result = self.result
+        return {
+            "n": result.n,
+            "flips": len(result),
+            "population": result.population,
+            "measure": result.measure.table(),
+            "engine": {"name": result.engine.name, "reason": result.engine.reason},
+            "dtype": result.dtype,
+            "mean": result.mean,
+            "max": result.max,
+            "unresolved": result.unresolved,
+            "at_most": at_most_of(result),
+            "estimate": _estimate(result),
+            "top": self.flips,
+            "versions": result.run.versions,
+            **self.others,
+        }
 
     def print(self) -> None:
         """Prints it for people."""
-        console, facts = Console(), Table.grid(padding=(0, 2))
-        for name, fact in self.facts.items():
-            facts.add_row(name, fact)
-        console.print(facts, highlight=False, markup=False)
+        result, console, grid = self.result, Console(), Table.grid(padding=(0, 2))
+        part = "" if result.exhaustive else f" of {result.population}"
+        facts = {**self.about, "flips": f"{len(result)}{part}"}
+        facts |= {"engine": f"{result.engine.name}: {result.engine.reason}", **self.statistics}
+        if result.unresolved:
+            lost = f"{result.unresolved} flips, whose changes are below the rounding of the arithmetic"
+            facts["not resolved"] = lost
+        facts |= {name.replace("_", " "): fact for name, fact in (_estimate(result) or {}).items()}
+        for name, fact in facts.items():
+            grid.add_row(name, fact)
+        console.print(grid, highlight=False, markup=False)
         if self.table.rows:
             console.print(self.table)
         if self.remark:
@@ -204,9 +236,8 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
         "No flip changes the rounded output. --model read=before-rounding measures the value before rounding."
     )
     rounded = result.max == 0 and source.expanded.get("read") == "output"
-    facts = _facts(result, about, machine | statistics)
-    values = _values(result, flips) | values
-    return Summary(result, "Sensitivity by position", values, facts, table, remark if rounded else "")
+    title, remark = "Sensitivity by position", remark if rounded else ""
+    return Summary(result, title, about, machine | statistics, table, flips, values, remark)
 
 
 def summary_of_text(result: FlipSensitivity, model: Any, text: str, top: int) -> Summary:
@@ -248,8 +279,8 @@ def summary_of_text(result: FlipSensitivity, model: Any, text: str, top: int) ->
         scores = zip(model.labels, jax.nn.softmax(scores_of(model, tokens, result.readout)), strict=True)
         about["labels"] = ", ".join(f"{name} {score:.2g}" for name, score in scores)
     rows = {f"{name} {_sizes(result)}": one for name, one in (("mean", "mean"), ("largest", "max"))}
-    facts = _facts(result, about, {name: _statistic(result, one) for name, one in rows.items()})
-    values = _values(result, flips) | {
+    statistics = {name: _statistic(result, one) for name, one in rows.items()}
+    values = {
         "readout": result.readout,
         "text": text,
         "tokens": tokens,
@@ -258,7 +289,7 @@ def summary_of_text(result: FlipSensitivity, model: Any, text: str, top: int) ->
     }
     remark = "" if all(flip["exact"] for flip in flips) else "~ estimated to first order, not measured"
     title = f"Sensitivity by token: {model.name} ({model.family})"
-    return Summary(result, title, values, facts, table, remark)
+    return Summary(result, title, about, statistics, table, flips, values, remark)
 
 
 def at_most_of(result: FlipSensitivity, quantiles: Mapping[str, float] | None = None) -> dict[str, float]:
@@ -266,41 +297,6 @@ def at_most_of(result: FlipSensitivity, quantiles: Mapping[str, float] | None = 
     statistics = {"mean": "mean", "max": "max", **(quantiles or {})}
     limits = {name: result.at_most(statistic) for name, statistic in statistics.items()}
     return {name: most for name, most in limits.items() if most is not None}
-
-
-def _values(result: FlipSensitivity, flips: list[dict[str, Any]]) -> dict[str, Any]:
-    """The JSON values that are the same for all."""
-    return {
-        "n": result.n,
-        "flips": len(result),
-        "population": result.population,
-        "measure": result.measure.table(),
-        "engine": {"name": result.engine.name, "reason": result.engine.reason},
-        "dtype": result.dtype,
-        "mean": result.mean,
-        "max": result.max,
-        "unresolved": result.unresolved,
-        "at_most": at_most_of(result),
-        "estimate": _estimate(result),
-        "top": flips,
-        "versions": result.run.versions,
-    }
-
-
-def _facts(
-    result: FlipSensitivity, about: Mapping[str, str], statistics: Mapping[str, str]
-) -> dict[str, str]:
-    """The facts for a terminal: what the result is about, how it was measured, its statistics, and their limits."""
-    part = "" if result.exhaustive else f" of {result.population}"
-    lost = f"{result.unresolved} flips, whose changes are below the rounding of the arithmetic"
-    return {
-        **about,
-        "flips": f"{len(result)}{part}",
-        "engine": f"{result.engine.name}: {result.engine.reason}",
-        **statistics,
-        **({"not resolved": lost} if result.unresolved else {}),
-        **{name.replace("_", " "): fact for name, fact in (_estimate(result) or {}).items()},
-    }
 
 
 def _estimate(result: FlipSensitivity) -> dict[str, str] | None:

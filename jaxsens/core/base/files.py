@@ -160,7 +160,7 @@ def read_within(path: str | os.PathLike[str] | IO[bytes], most: int) -> bytes:
     return content
 
 
-def read_text_within(path: str | os.PathLike[str], most: int) -> str:
+def read_text_within(path: str | os.PathLike[str] | IO[bytes], most: int) -> str:
     """Returns the text of a UTF-8 file, without a byte order mark. Raises as `read_within`, and ValueError, with the
     line, for what is no such text."""
     raw = read_within(path, most)
