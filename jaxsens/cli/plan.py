@@ -65,15 +65,7 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     Args:
         options: What is planned.
     """
-    from jaxsens.cli.planning.plan import (
-        TEMPLATES,
-        Plan,
-        PlannedPoints,
-        job_file,
-        known_devices,
-        planned,
-        target_called,
-    )
+    from jaxsens.cli.planning.plan import TEMPLATES, job_file, known_devices, planned, target_called
     from jaxsens.core.sweeps.config import load_sweep_config
     from jaxsens.core.sweeps.points import select
 
@@ -90,9 +82,7 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     sweep = load_sweep_config(options.config, options.allow_code)
     console = Console()
     with console.status("planning"):
-        rows = [*planned(select(sweep.points, options.only), target, sweep.placement.memory_budget)]
-    points = tuple(row for row in rows if isinstance(row, PlannedPoints))
-    plan = Plan(target, points, tuple(row for row in rows if not isinstance(row, PlannedPoints)))
+        plan = planned(select(sweep.points, options.only), target, sweep.placement.memory_budget)
     for part in (*_tables(plan), *_lines(plan)):
         console.print(part, highlight=False, markup=False)
     if path is not None:
@@ -116,7 +106,7 @@ def _tables(plan: Plan) -> Iterator[Table | str]:
     parts: dict[str, list[tuple[str, ...]]] = {}
     for row in plan.rows:
         cells = (
-            str(row.first.n),
+            str(row.expected.run.n),
             str(len(row.expected.points)),
             row.expected.run.choice.name,
             str(row.batch),
@@ -126,7 +116,7 @@ def _tables(plan: Plan) -> Iterator[Table | str]:
             "on host" if row.seconds is None else duration(row.seconds),
             duration(row.expected.run.compiling),
         )
-        parts.setdefault(row.first.variant, []).append(cells)
+        parts.setdefault(row.expected.points[0].variant, []).append(cells)
     variants: dict[tuple[tuple[str, ...], ...], list[str]] = {}
     for name, rows in parts.items():
         variants.setdefault(tuple(rows), []).append(name)
@@ -145,7 +135,7 @@ def _lines(plan: Plan) -> list[str]:
     """The lines below the table."""
     return [
         *(f"{point}: {reason}" for point, reason in plan.unmeasurable),
-        *(f"{row.first}: {row.refusal}" for row in plan.rows if row.refusal),
+        *(f"{row.expected.points[0]}: {row.refusal}" for row in plan.rows if row.refusal),
         f"All points: at least {duration(plan.least_seconds)} by the rates of the devices, and about "
         f"{duration(plan.compiling)} to compile, once",
         f"Suggested: {plan.shards} shard{'s' if plan.shards > 1 else ''} of at most {plan.minutes} minutes, if a "

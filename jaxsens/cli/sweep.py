@@ -290,7 +290,7 @@ def report(
 def _list(sweep: Sweep, chosen: Sequence[Point], out: Path) -> int:
     """Prints a summary of the chosen points and records, their states, and how long the missing points take."""
     from jaxsens.core.base.text import duration
-    from jaxsens.core.sweeps.status import ExpectedPoints, counts_text, expected_points, expected_seconds
+    from jaxsens.core.sweeps.status import counts_text, expected_points, expected_seconds
     from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
     jobs: dict[str, tuple[Job[Any, Any], Sequence[Any]]] = {"points": (PointsJob(sweep, out), chosen)}
@@ -309,7 +309,7 @@ def _list(sweep: Sweep, chosen: Sequence[Point], out: Path) -> int:
             lines.append(f"damaged  {len(damaged):5}: {_enumerated(damaged)}; computed again by the sweep")
     lines.append(counts_text(counts))
     if missing["points"]:
-        groups = [one for one in expected_points(missing["points"]) if isinstance(one, ExpectedPoints)]
+        groups = expected_points(missing["points"])
         seconds, compiling = expected_seconds(groups, sweep.tables.values())
         told = f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
         others = ", ".join(sweep.table_points)

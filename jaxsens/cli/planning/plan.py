@@ -8,7 +8,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -154,12 +154,7 @@ class PlannedPoints:
     temporary: int
     moved: float
     seconds: float | None
-    refusal: str = ""
-
-    @property
-    def first(self) -> Point:
-        """The first of the points."""
-        return self.expected.points[0]
+    refusal: str
 
 
 @dataclass(frozen=True)
@@ -222,36 +217,33 @@ class Plan:
         return 10 * math.ceil(3 * (expected + START_SECONDS) / 600)
 
 
-def planned(
-    points: Iterable[Point], target: Target, budget: int | None
-) -> Iterator[PlannedPoints | tuple[Point, str]]:
-    """Yields what points take, variant by variant and by rising n; of those that cannot be measured, why.
+def planned(points: Iterable[Point], target: Target, memory_budget: int | None) -> Plan:
+    """Returns what points take, variant by variant and by rising n.
 
     Args:
         points: of a sweep.
         target: the devices.
-        budget: the memory budget in bytes; None for the default one.
+        memory_budget: in bytes; None for the default one.
     """
-    for one in expected_points(points, PLATFORMS[target.device.platform]):
-        yield _row(one, target, budget) if isinstance(one, ExpectedPoints) else one
-
-
-def _row(one: ExpectedPoints, target: Target, budget: int | None) -> PlannedPoints:
-    run, device = one.run, target.device
-    shared = run.arguments
-    budget = run.platform.budget_beside(shared, device.memory) if budget is None else budget
-    flips = -(-run.flips // target.count)
-    batch = max(1, min(run.engine.preferred_batch(run.n, run.platform), flips))
-    arguments, temporary = shared + 32 * flips, min(run.block_bytes(batch), budget)
-    refusal = ""
-    if arguments > budget:
-        refusal = f"memory_budget = {budget} bytes: arguments take {arguments} bytes on each device"
-    share = one.flips / max(1, run.flips)
-    # What is given is read once at least, and what a block writes to temporary memory it reads again.
-    moved = one.inputs * (shared + target.count * 2 * temporary * math.ceil(share * flips / batch))
-    rate = device.rate("float64" if run.engine.wide else run.model.dtype)
-    least = max(one.operations / rate, moved / device.bandwidth) / target.count if rate else None
-    return PlannedPoints(one, batch, arguments, temporary, moved, least, refusal)
+    device, rows, unmeasurable = target.device, list[PlannedPoints](), list[tuple[Point, str]]()
+    for one in expected_points(points, PLATFORMS[device.platform], unmeasurable):
+        run, shared = one.run, one.run.arguments
+        budget = memory_budget
+        if budget is None:
+            budget = run.platform.budget_beside(shared, device.memory)
+        flips = -(-run.flips // target.count)
+        batch = max(1, min(run.engine.preferred_batch(run.n, run.platform), flips))
+        arguments, temporary = shared + 32 * flips, min(run.block_bytes(batch), budget)
+        refusal = ""
+        if arguments > budget:
+            refusal = f"memory_budget = {budget} bytes: arguments take {arguments} bytes on each device"
+        share = one.flips / max(1, run.flips)
+        # What is given is read once at least, and what a block writes to temporary memory it reads again.
+        moved = one.inputs * (shared + target.count * 2 * temporary * math.ceil(share * flips / batch))
+        rate = device.rate("float64" if run.engine.wide else run.model.dtype)
+        least = max(one.operations / rate, moved / device.bandwidth) / target.count if rate else None
+        rows.append(PlannedPoints(one, batch, arguments, temporary, moved, least, refusal))
+    return Plan(target, tuple(rows), tuple(unmeasurable))
 
 
 _FOLDER = Path(__file__).parent

@@ -20,7 +20,7 @@ from jaxsens.core.base.text import print_text
 from jaxsens.core.placement.placement import Placement, global_mesh
 from jaxsens.core.sweeps.jobs.job import Outcome, run
 from jaxsens.core.sweeps.points import Point
-from jaxsens.core.sweeps.status import ExpectedPoints, expected_points
+from jaxsens.core.sweeps.status import expected_points
 from jaxsens.core.sweeps.sweep import PointsJob, Sweep, check_grows, run_whole
 
 HEARTBEAT_SECONDS = 20
@@ -83,8 +83,9 @@ def measure(
     with group.together(f"sweep {[point.key for point in chosen]} {share_above}".encode()):
         job, shared = PointsJob(sweep, directory), b"[]"
         if group.rank == 0:
-            missing = {k for k, point in enumerate(chosen) if job.state(point) != "done"}
-            shared = json.dumps(sorted(missing & set(long_points(chosen, share_above)))).encode()
+            long = {one.points[0].group for one in expected_points(chosen) if one.seconds > share_above}
+            missing = [k for k, point in enumerate(chosen) if job.state(point) != "done"]
+            shared = json.dumps([k for k in missing if chosen[k].group in long]).encode()
         numbers = json.loads(group.from_first(shared))
     first, outcomes = group.rank == 0, []
     if numbers:
@@ -96,13 +97,6 @@ def measure(
     remaining = [point for k, point in enumerate(chosen) if k not in set(numbers)]
     own = remaining[group.rank :: group.size]
     return [*outcomes, *run_whole(sweep, directory, own, console, first)]
-
-
-def long_points(chosen: Sequence[Point], seconds: float) -> list[int]:
-    """The numbers of the points that are estimated to take more than `seconds` in one process."""
-    groups = (one for one in expected_points(chosen) if isinstance(one, ExpectedPoints))
-    long = {one.points[0].group for one in groups if one.seconds > seconds}
-    return [k for k, point in enumerate(chosen) if point.group in long]
 
 
 def wait_for_all() -> None:

@@ -72,30 +72,28 @@ class ExpectedPoints:
         return self.run.engine.shared, self.run.n, self.run.model.dtype
 
 
-def _expected(points: tuple[Point, ...], platform: Platform | None) -> ExpectedPoints:
-    first = points[0]
-    measure, inputs = first.measure, len(first.tokens())
-    flips, engine = measure.flips_at(first.n), measure.engine_at(first.n).shared_by(first.seeds)
-    request = Request(flips.drawing(None), measure.measure, engine)
-    run = planned_run(first.model(), first.n, request, platform)
-    drawn, every = flips.sample, run.flips * inputs
-    return ExpectedPoints(points, run, inputs, every if drawn is None else min(every, drawn))
-
-
 def expected_points(
-    chosen: Iterable[Point], platform: Platform | None = None
-) -> Iterator[ExpectedPoints | tuple[Point, str]]:
-    """Yields what the chosen points take on a platform, by default JAX's, variant by variant and by rising n; of those
-    that cannot be measured, the first one and why. Nothing is run."""
+    chosen: Iterable[Point], platform: Platform | None = None, refused: list[tuple[Point, str]] | None = None
+) -> Iterator[ExpectedPoints]:
+    """Yields what the chosen points take on a platform, by default JAX's, variant by variant and by rising n. Of those
+    that cannot be measured, `refused` gets the first one and why. Nothing is run."""
     groups: dict[tuple[str, int], list[Point]] = {}
     for point in chosen:
         groups.setdefault(point.group, []).append(point)
     order = list(dict.fromkeys(variant for variant, _ in groups))
     for group in sorted(groups, key=lambda one: (order.index(one[0]), one[1])):
+        first = groups[group][0]
         try:
-            yield _expected(tuple(groups[group]), platform)
+            measure, inputs = first.measure, len(first.tokens())
+            flips, engine = measure.flips_at(first.n), measure.engine_at(first.n).shared_by(first.seeds)
+            request = Request(flips.drawing(None), measure.measure, engine)
+            run = planned_run(first.model(), first.n, request, platform)
         except InputError as error:
-            yield groups[group][0], str(error)
+            if refused is not None:
+                refused.append((first, str(error)))
+            continue
+        drawn, every = flips.sample, run.flips * inputs
+        yield ExpectedPoints(tuple(groups[group]), run, inputs, every if drawn is None else min(every, drawn))
 
 
 def expected_seconds(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxsens.cli import main
-from jaxsens.cli.planning.plan import Plan, PlannedPoints, job_file, known_devices, planned, target_called
+from jaxsens.cli.planning.plan import Plan, job_file, known_devices, planned, target_called
 from jaxsens.core.sweeps.config import load_sweep_config
 from tests.refusals import refused
 
@@ -31,11 +31,9 @@ def config(tmp_path: Path) -> Path:
 
 
 def plan_of(config: Path, name: str) -> Plan:
-    target = target_called(name)
-    found = [*planned(load_sweep_config(config).points, target, None)]
-    rows = tuple(row for row in found if isinstance(row, PlannedPoints))
-    assert len(rows) == len(found)
-    return Plan(target, rows, ())
+    made = planned(load_sweep_config(config).points, target_called(name), None)
+    assert not made.unmeasurable
+    return made
 
 
 def test_eight_devices_take_an_eighth_of_the_least_time_of_one(config):
