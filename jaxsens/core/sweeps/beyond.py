@@ -44,22 +44,16 @@ def check_estimates(measure: Measurement | None, lengths: Sequence[int], problem
     if measure.exact_up_to is not None and lengths and not any(map(measure.is_beyond, lengths)):
         remedy = f"no length is above it: the longest is {max(lengths)}; leave it out, or give longer lengths"
         problems.add("measure.exact_up_to", measure.exact_up_to, remedy)
-    if (refusal := _sketched(measure)) is not None:
-        problems.note("measure.engine_beyond", refusal)
-    if measure.engine_beyond is not None and measure.engine_beyond.exact:
+    engine, asked = measure.engine_beyond, measure.measure
+    refusal = None if engine is None else engine.refusal(asked)
+    if engine is not None and refusal is not None and type(engine)().refusal(asked) is None:
+        problems.note("measure.engine_beyond", refusal)  # its options do not suit a measure that it estimates
+    if engine is not None and engine.exact:
         own = estimating()
         remedy = (
             "it estimates: leave it out" if own is None else f"it estimates: leave it out, or give {own.kind}"
         )
-        problems.add("measure.engine_beyond", measure.engine_beyond, remedy)
-
-
-def _sketched(measure: Measurement) -> str | None:
-    """Why the options of the estimates do not suit a measure that can be estimated; None if they do."""
-    engine = measure.engine_beyond
-    if engine is None or type(engine)().refusal(measure.measure) is not None:
-        return None
-    return engine.refusal(measure.measure)
+        problems.add("measure.engine_beyond", engine, remedy)
 
 
 def sampled_variants(
@@ -108,7 +102,7 @@ def _refusal(variant: SweepVariant, measure: Measurement) -> InputError | None:
     """Why a variant is not estimated; None if it is."""
     if measure.engine_beyond is None:
         return InputError(NOT_INSTALLED)
-    engine = type(measure.engine_beyond)()  # whose options do not suit is said once, by `_sketched`
+    engine = type(measure.engine_beyond)()  # whose options do not suit is said once, by `check_estimates`
     try:
         choose(as_model(variant.source.example), engine, measure.flips, measure.measure, 2)
     except InputError as error:

@@ -37,9 +37,9 @@ from jaxsens.core.base.strict import (
 from jaxsens.core.choose import choose
 from jaxsens.core.engines.options import Auto
 from jaxsens.core.engines.request import select
-from jaxsens.core.flips.flips import Flips, Substitute
+from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import MEDIAN
-from jaxsens.core.models.adapters import Model, as_model
+from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import read_config
 from jaxsens.core.sweeps.beyond import check_estimates, sampled_variants
@@ -375,12 +375,10 @@ def parse_sweep_config(
 def check_variant(
     variant: SweepVariant, lengths: Sequence[int], measure: Measurement | None, problems: Problems
 ) -> None:
-    """Notes what `check_measure` does of a variant, and flips of symbols that nothing says."""
+    """Notes what `check_measure` does of a variant."""
     source, where = variant.source, f'variant "{variant.name}"'
-    build = functools.cache(lambda: source.example)
-    check_measure(where, source.output_size, build, lengths, measure, problems)
-    if source.network is None and measure is not None and measure.flips.drawing(None) == Substitute():
-        _check_flips(where, as_model(build()), lengths, measure.flips, problems)
+    unknown = source.network is None
+    check_measure(where, source.output_size, lambda: source.example, lengths, measure, problems, unknown)
 
 
 def _check_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
@@ -455,9 +453,11 @@ def check_measure(
     lengths: Sequence[int],
     measure: Measurement | None,
     problems: Problems,
+    unknown: bool = False,
 ) -> None:
     """Notes a measure that a model's output does not have, flips that it or its inputs do not have, and an engine asked
-    for by name that refuses it. The model is built if anything is asked that depends on it."""
+    for by name that refuses it. The model is built if anything is asked that depends on it, or if its symbols are
+    `unknown`."""
     if measure is None:
         return
     model = functools.cache(lambda: as_model(build()))
@@ -466,8 +466,12 @@ def check_measure(
             measure.measure.resolved(None).check(output_size, model().outputs)
         except InputError as error:
             note_each("measure", where, error.problems, problems)
-    if measure.flips.drawing(None) != Substitute():
-        _check_flips(where, model(), lengths, measure.flips, problems)
+    for n in (0, *lengths) if unknown or measure.flips.drawing(None) != Substitute() else ():
+        own = Problems()
+        select(measure.flips, model(), np.zeros((0, n), np.int32), own)
+        note_each("flips", where, own, problems)
+        if own:  # at any length, or at the first of which it is
+            break
     if not isinstance(measure.engine, Auto):
         try:
             choose(model(), measure.engine, measure.flips, measure.measure, next(iter(lengths), 2))
@@ -482,16 +486,6 @@ def note_each(name: str, where: str, new: Iterable[Problem], problems: Problems)
             problems.add(("measure", *one.path), one.value, f"{where}: {one.remedy}")
         else:
             problems.note(("measure", name), f"{where}: {one}")
-
-
-def _check_flips(where: str, model: Model, lengths: Sequence[int], flips: Flips, problems: Problems) -> None:
-    """Notes what is wrong with the flips of a model: at any length, or at the first of which it is."""
-    for n in (0, *lengths):
-        own = Problems()
-        select(flips, model, np.zeros((0, n), np.int32), own)
-        note_each("flips", where, own, problems)
-        if own:
-            return
 
 
 def inputs_of(

@@ -22,7 +22,7 @@ from pydantic import ConfigDict
 
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.programs import MATMUL_PRECISION
-from jaxsens.core.base.registry import read
+from jaxsens.core.base.registry import Option, read
 from jaxsens.core.base.sealed import DamagedFile, digest
 from jaxsens.core.base.strict import STRICT, OptionalPositive, checked_by, field_names, read_fields
 from jaxsens.core.engines.options import AskedEngine, Auto, estimating
@@ -144,12 +144,9 @@ class Measurement:
 
     def table(self) -> dict[str, Any]:
         """The table, as JSON values for `of_table`."""
-        options = (self.flips, self.measure, self.engine)
-        limits = {name: getattr(self, name) for name in ("exact_up_to", "sample_beyond")}
-        beyond = None if self.engine_beyond is None else self.engine_beyond.table()
-        names = None if self.estimate is None else [*self.estimate]
-        others = {**limits, "engine_beyond": beyond, "estimate": names}
-        return {**{one.argument: one.table() for one in options}, **others}
+        values = {name: getattr(self, name) for name in field_names(Measurement)}
+        values |= {name: one.table() for name, one in values.items() if isinstance(one, Option)}
+        return values | ({} if self.estimate is None else {"estimate": [*self.estimate]})
 
     @classmethod
     def of_table(cls, table: Mapping[str, Any]) -> Measurement:

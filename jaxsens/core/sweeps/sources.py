@@ -79,6 +79,8 @@ class ModelSource:
             says the symbols.
         flips: what is flipped by default.
         example_at: a length and a seed for which it can be built.
+        sha256: of models that a function of the user's makes, that of each model, its parameters and its function, by
+            length and seed; None where it cannot be made.
     """
 
     weights: Weights
@@ -94,6 +96,7 @@ class ModelSource:
     outputs: int = 1
     flips: Flips = field(default=Substitute())
     example_at: tuple[int, int] = (2, 0)
+    sha256: Mapping[tuple[int, int], str | None] | None = None
 
     def __post_init__(self) -> None:
         if self.weights not in get_args(Weights):
@@ -140,7 +143,7 @@ class ModelSource:
 
     def expanded_at(self, n: int, seed: int) -> dict[str, Any]:
         """Everything that determines the model of a length and a seed, as JSON values."""
-        return self.expanded
+        return self.expanded | ({} if self.sha256 is None else {"sha256": self.sha256[n, seed]})
 
     @property
     def readout(self) -> int | str:
@@ -303,17 +306,6 @@ def _described(table: Mapping[str, Any]) -> tuple[str, object]:
 Made = TypeVar("Made")
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class OwnSource(ModelSource):
-    """The models that a function of the user's makes. `sha256` is that of each model, its parameters and its function,
-    by length and seed; None where it cannot be made."""
-
-    sha256: Mapping[tuple[int, int], str | None]
-
-    def expanded_at(self, n: int, seed: int) -> dict[str, Any]:
-        return {**self.expanded, "sha256": self.sha256[n, seed]}
-
-
 def named_source(
     folder: Path, lengths: Sequence[int], seeds: Sequence[int], flips: Flips | None, name: str
 ) -> tuple[ModelSource | None, Sequence[Problem]]:
@@ -332,7 +324,7 @@ def named_source(
 
 def own_source(
     make: Any, lengths: Sequence[int], seeds: Sequence[int], flips: Flips | None, problems: Problems
-) -> OwnSource | None:
+) -> ModelSource | None:
     """The source of the models that a function makes, or None after noting why it makes none.
 
     A point whose model cannot be made fails when it is measured; the source is refused if there is no other.
@@ -376,7 +368,7 @@ def own_source(
     except InputError as error:
         problems.note((), _for_a_sweep(error, *example))
         return None
-    return OwnSource(
+    return ModelSource(
         weights="own",
         network=made.config if isinstance(made, Network) else None,
         expanded={"type": "OwnModel"},

@@ -435,20 +435,18 @@ class PointsJob(Job[Point, PointMetadata]):
 
     def compute(self, item: Point, reporter: Reporter) -> PointMetadata:
         """Measures a point."""
-        placement = self.sweep.placement
         if self.sharing is None:
-            return self._measured(item, reporter, placement, True)
+            return self._measured(item, reporter, self.sweep.placement)
         with self.sharing.together(item.key.encode()):
-            shared = replace(placement, mesh=self.sharing.mesh)
-            return self._measured(item, reporter, shared, self.sharing.rank == 0)
+            return self._measured(item, reporter, replace(self.sweep.placement, mesh=self.sharing.mesh))
 
-    def _measured(self, item: Point, reporter: Reporter, placement: Placement, writes: bool) -> PointMetadata:
+    def _measured(self, item: Point, reporter: Reporter, placement: Placement) -> PointMetadata:
         began = time.perf_counter()
         model, inside = item.model(), partial(reporter.inside, str(item))
         arguments = model, item.tokens(), item.seed, inside, placement, item.seeds
         result = item.measure.flip_sensitivity(*arguments)
         statistics = self.sweep.statistics
-        if not writes:
+        if self.sharing is not None and self.sharing.rank:
             return describe_point(item, result, statistics, time.perf_counter() - began)
         tables = {
             name: table.of_point(model, result) if table.applies(item.source) else None

@@ -175,7 +175,10 @@ def run(job: Job[Item, Row], console: Console, chosen: Sequence[Item] | None = N
     running = _Run(job, console, chosen)
     with only_inside(job.directory) if job.folders else nullcontext(), noting(*ENDING) as request:
         try:
-            _check_inside(job)
+            # No link leads out of the directory from where a record belongs.
+            places = {path.parent for path in map(job.path, job.items) if path is not None}
+            for place in sorted(places | {job.directory / name for name in job.folders}):
+                place_of(place / "record")
             for folder in job.folders:  # what killed processes left
                 clear_leftovers((job.directory / folder).rglob(".*.tmp"))
             job.prepare(console)
@@ -348,13 +351,6 @@ def one_line(error: Exception) -> str:
     if "RESOURCE_EXHAUSTED" in text or isinstance(error, MemoryError):
         text = f"out of memory; give [measure] a smaller memory_budget or batch_size ({text})"
     return text if len(text) <= 400 else text[:397] + "..."
-
-
-def _check_inside(job: Job[Item, Row]) -> None:
-    """Raises InputError if a link leads out of the directory from where a record belongs."""
-    places = {path.parent for path in map(job.path, job.items) if path is not None}
-    for folder in sorted(places | {job.directory / name for name in job.folders}):
-        place_of(folder / "record")
 
 
 # Records, and the tables made from them
