@@ -394,13 +394,10 @@ class FlipSensitivity(MeasuredFlips):
         columns |= {"norm": self.norms, "resolution": self.resolution}
         columns |= {"value": self.values} if self.measure.signed else {}
         if self.names is not None:
-            token, replacement = (
-                self._strings(self.tokens[self.inputs, self.positions]),
-                self._strings(self.symbols),
-            )
-            others = {name: columns.pop(name) for name in list(columns)[3:]}
-            symbol = columns.pop("symbol")
-            columns |= {"token": token, "symbol": symbol, "replacement": replacement, **others}
+            token, replacement = self.tokens[self.inputs, self.positions], self.symbols
+            others = {name: columns.pop(name) for name in list(columns)[2:]}
+            columns |= {"token": self._strings(token), "symbol": others.pop("symbol")}
+            columns |= {"replacement": self._strings(replacement), **others}
         if self.estimated is not None:
             columns |= {"estimate": self.estimated.estimates, "exact": self.exact}
         if self.asked.flips.groups is not None:
@@ -414,10 +411,8 @@ class FlipSensitivity(MeasuredFlips):
 
     def view(self) -> ResultView:
         """Returns the result by position, with the strings of its symbols, as pictures show it."""
-        views, (flip, positions, symbols) = (
-            [],
-            self.flips.places(),
-        )  # a flip counts at each position of its group
+        flip, positions, symbols = self.flips.places()  # a flip counts at each position of its group
+        views = []
         few = len(self.alphabet) <= MOST_NAMED
         inserted = self._strings(np.array(self.alphabet)).tolist() if few else ()
         named = map(repr, inserted) if few else (f"{len(self.alphabet):,} symbols",)
@@ -556,31 +551,19 @@ class FlipSensitivity(MeasuredFlips):
     def __repr__(self) -> str:
         part = f"{len(self)} of {self.population} flips, {'sampled' if self.complete else 'interrupted'}"
         what = f"{len(self)} flips" if self.exhaustive else part
-        if self.accuracy is not None:
-            return self._estimated_repr(what, self.accuracy)
-        place = f" at position {self.argmax.position}" if len(self) else ""
-        blurred = f"{self.unresolved} flips not resolved, " if self.unresolved else ""
+        kind = f"FlipSensitivity(n={self.n}, inputs={len(self.tokens)}, {what}, {self.measure.kind}"
         mean = as_text(self.mean, self.at_most("mean"))
         largest = as_text(self.max, self.at_most("max"))
-        return (
-            f"FlipSensitivity({self._size()}, {what}, {self.measure.kind}: mean={mean}, max={largest}{place}, "
-            f"{blurred}engine={self.engine.name})"
-        )
-
-    def _size(self) -> str:
-        return f"n={self.n}, inputs={len(self.tokens)}"
-
-    def _estimated_repr(self, what: str, accuracy: Accuracy) -> str:
-        """Returns four lines: what it is; mean and maximum; accuracy; how many flips may exceed the maximum."""
         measured = int(self.exact.sum())
-        place = f" at position {self.argmax.position}" if measured else ""
-        kind = f"{self.measure.kind}, engine={self.engine.name}"
+        largest += f" at position {self.argmax.position}" if measured else ""
+        if self.accuracy is None:
+            blurred = f"{self.unresolved} flips not resolved, " if self.unresolved else ""
+            return f"{kind}: mean={mean}, max={largest}, {blurred}engine={self.engine.name})"
         return (
-            f"FlipSensitivity({self._size()}, {what}, {kind})\n"
-            f"  mean={as_text(self.mean, self.at_most('mean'))}, {self.mean_interval().text()}; "
-            f"largest measured={as_text(self.max, self.at_most('max'))}{place}\n"
-            f"  {accuracy}\n"
-            f"  {measured} flips measured, {len(self) - measured} only estimated; {accuracy.exceeding_told}"
+            f"{kind}, engine={self.engine.name})\n"
+            f"  mean={mean}, {self.mean_interval().text()}; largest measured={largest}\n"
+            f"  {self.accuracy}\n"
+            f"  {measured} flips measured, {len(self) - measured} only estimated; {self.accuracy.exceeding_told}"
         )
 
 

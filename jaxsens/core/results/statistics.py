@@ -363,6 +363,8 @@ def accuracy_of(estimated: Estimated, norms: Float[np.ndarray, " flips"]) -> Acc
         estimated: the estimates.
         norms: a result's, exact where flips were measured.
     """
+    from scipy import stats
+
     drawn = estimated.stratum == RANDOM
     estimates, compared = estimated.estimates[drawn], estimated.compared[drawn]
     errors, top = _relative(estimates, compared), estimated.stratum == TOP
@@ -371,13 +373,19 @@ def accuracy_of(estimated: Estimated, norms: Float[np.ndarray, " flips"]) -> Acc
     sketch = None
     if estimated.sketch is not None:
         sketch = _quantile(_relative(compared, np.asarray(norms[drawn], np.float64)), 0.5)
+    rank, slope, spread = math.nan, math.nan, np.ptp(estimates) if len(estimates) >= 3 else 0.0
+    if spread:
+        centred = (estimates - estimates.mean()) / spread
+        slope = float(centred @ compared / (centred @ centred) / spread)
+    if spread and np.ptp(compared):
+        rank = float(stats.spearmanr(estimates, compared).statistic)  # pyright: ignore[reportAttributeAccessIssue]
     share, number = _exceeding(estimated.stratum, norms)
     return Accuracy(
         count=len(estimates),
         median_error=_quantile(errors, 0.5),
         error_90=float(np.sort(errors)[covering - 1]) if covering <= len(errors) else math.nan,
-        rank_correlation=_rank_correlation(estimates, compared),
-        slope=_slope(estimates, compared),
+        rank_correlation=rank,
+        slope=slope,
         sketch_error=sketch,
         exceeding=share,
         exceeding_count=number,
@@ -398,21 +406,6 @@ def _quantile(errors: np.ndarray, q: float) -> float:
         return math.nan
     finite = bool(np.all(np.isfinite(errors)))  # between two infinite errors nothing can be interpolated
     return float(np.quantile(errors, q, method="linear" if finite else "higher"))
-
-
-def _rank_correlation(estimates: np.ndarray, compared: np.ndarray) -> float:
-    from scipy import stats
-
-    if len(estimates) < 3 or not np.ptp(estimates) or not np.ptp(compared):
-        return math.nan
-    return float(stats.spearmanr(estimates, compared).statistic)  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _slope(estimates: np.ndarray, compared: np.ndarray) -> float:
-    if len(estimates) < 3 or not np.ptp(estimates):
-        return math.nan
-    centred = (estimates - estimates.mean()) / np.ptp(estimates)
-    return float(centred @ compared / (centred @ centred) / np.ptp(estimates))
 
 
 def _exceeding(stratum: np.ndarray, norms: np.ndarray) -> tuple[float, int | None]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jaxtyping import Float
 
+from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import collecting, shortened
 from jaxsens.core.results.pictures.view import InputView, ResultView
 
@@ -103,31 +104,23 @@ def draw_profile(view: ResultView, axes: Any = None) -> list[Axes]:
     Raises:
         InputError: for other axes than one for each input, or more inputs than a figure has room for.
     """
-    panels = _given_axes(axes, len(view.inputs))
     from matplotlib import pyplot
+    from matplotlib.axes import Axes
 
-    if panels is None:
+    count, panels = len(view.inputs), list(np.ravel(np.asarray(axes, object)))
+    with collecting("plot") as problems:
+        if axes is None and count > MOST_INPUTS:
+            remedy = f"a figure has room for {MOST_INPUTS}: result.of_input(k).plot(), or axes="
+            problems.add("result", f"{count} inputs", remedy)
+        elif axes is not None and (len(panels) != count or not all(isinstance(one, Axes) for one in panels)):
+            problems.add("axes", axes, f"{count} matplotlib Axes, one for each input")
+    if axes is None:
         longest = max(len(one.tokens) for one in view.inputs)
-        size = (min(14.0, max(6.0, 0.22 * longest)), 2.9 * len(view.inputs) + 0.3)
-        _, made = pyplot.subplots(len(view.inputs), squeeze=False, figsize=size, layout="constrained")
+        size = (min(14.0, max(6.0, 0.22 * longest)), 2.9 * count + 0.3)
+        _, made = pyplot.subplots(count, squeeze=False, figsize=size, layout="constrained")
         panels = list(made[:, 0])
     for k, one in enumerate(panels):
         _draw(one, view, k)
-    return panels
-
-
-def _given_axes(axes: Any, inputs: int) -> list[Axes] | None:
-    with collecting("plot") as problems:
-        if axes is None:
-            if inputs > MOST_INPUTS:
-                remedy = f"a figure has room for {MOST_INPUTS}: result.of_input(k).plot(), or axes="
-                problems.add("result", f"{inputs} inputs", remedy)
-            return None
-        from matplotlib.axes import Axes
-
-        panels = list(np.ravel(np.asarray(axes, object)))
-        if len(panels) != inputs or not all(isinstance(one, Axes) for one in panels):
-            problems.add("axes", axes, f"{inputs} matplotlib Axes, one for each input")
     return panels
 
 
@@ -251,15 +244,9 @@ def draw_influence(
     Raises:
         InputError: for something else than Matplotlib axes.
     """
-    from matplotlib import pyplot
-    from matplotlib.axes import Axes
     from matplotlib.colors import LogNorm
 
-    with collecting("plot") as problems:
-        if axes is not None and not isinstance(axes, Axes):
-            problems.add("axes", axes, "Matplotlib axes, or None for a new figure")
-    if axes is None:
-        _, axes = pyplot.subplots(figsize=(6.4, 5.4), layout="constrained")
+    axes = inputs.axes(axes, (6.4, 5.4))
     positive = matrix[matrix > 0]
     high = float(positive.max()) if positive.size else 1.0
     low = max(float(positive.min()), high * 10.0**-DECADES) if positive.size else 0.1
