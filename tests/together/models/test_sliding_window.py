@@ -68,8 +68,6 @@ def test_its_spans_are_those_of_what_it_sees(window):
             for bounds in ((first, stop), (jnp.asarray(first), jnp.asarray(stop))):
                 rows = np.flatnonzero(seen[:, first:stop].any(1))
                 assert tuple(map(int, mask.rows_that_see(bounds, n))) == (rows[0], rows[-1] + 1)
-                keys = np.flatnonzero(seen[first:stop].any(0))
-                assert tuple(map(int, mask.keys_seen_by(bounds, n))) == (keys[0], keys[-1] + 1)
 
 
 def test_theory_refuses_windows_to_both_sides_by_name():

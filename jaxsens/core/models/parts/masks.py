@@ -35,10 +35,6 @@ class Sides:
         """Returns the rows, of n, outside of which none sees a key of the span."""
         return (0 if self.earlier else keys[0]), (n if self.later else keys[1])
 
-    def keys_seen_by(self, rows: Span, n: int) -> Span:
-        """Returns the keys, of n, outside of which none is seen by a row of the span."""
-        return (0 if self.later else rows[0]), (n if self.earlier else rows[1])
-
 
 @dataclass(frozen=True)
 class KeyMask(Sides):
@@ -124,9 +120,6 @@ class SlidingWindow(TypedMask):
     def rows_that_see(self, keys: Span, n: int) -> Span:
         return keys[0], _at_most(n, keys[1] + self.width - 1)
 
-    def keys_seen_by(self, rows: Span, n: int) -> Span:
-        return _at_least_0(rows[0] - self.width + 1), rows[1]
-
 
 @dataclass(frozen=True)
 class TwoSidedWindow(TypedMask):
@@ -159,10 +152,6 @@ class TwoSidedWindow(TypedMask):
 
     def rows_that_see(self, keys: Span, n: int) -> Span:
         return _at_least_0(keys[0] - self.reach), _at_most(n, keys[1] + self.reach)
-
-    def keys_seen_by(self, rows: Span, n: int) -> Span:
-        """Returns the keys, of n, outside of which none is seen by a row of the span: who sees is seen."""
-        return self.rows_that_see(rows, n)
 
 
 MASK_TYPES: tuple[type[TypedMask], ...] = (SlidingWindow, TwoSidedWindow)

@@ -113,10 +113,6 @@ class Attention:
         """Returns the rows outside of which none sees a key of the span. A mask of your own may connect all."""
         return self._keys.rows_that_see(keys, n)
 
-    def keys_seen_by(self, rows: Span, n: int) -> Span:
-        """Returns the keys outside of which none is seen by a row of the span. A mask of your own may connect all."""
-        return self._keys.keys_seen_by(rows, n)
-
     @property
     def _keys(self) -> KeyMask | TypedMask:
         if isinstance(self.mask, str | TypedMask):
