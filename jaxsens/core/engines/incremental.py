@@ -297,7 +297,7 @@ def first_layer(
         return merged_rows(layer, jnp.where(mine, moved[:, None], trace.x[rows]), b)
 
     start = jnp.broadcast_to(unchanged, (len(positions), *unchanged.shape))
-    return over_changed_rows(block, start, reach, MAPPED_ROWS)
+    return over_changed_rows(block, start, reach, MAPPED_ROWS, axis=1)
 
 
 def changed_layer(
@@ -323,8 +323,8 @@ def changed_layer(
 
     nothing = jnp.zeros((flips, n, heads * value_width), values.dtype)
     most = rows_at_once(n, leaves_cache(heads, n, compiled_for()))  # one head's scores
-    b = over_changed_rows(attended, nothing, reach, most)
-    return over_changed_rows(merged, unchanged, reach, MAPPED_ROWS), reach
+    b = over_changed_rows(attended, nothing, reach, most, axis=1)
+    return over_changed_rows(merged, unchanged, reach, MAPPED_ROWS, axis=1), reach
 
 
 def last_row(

@@ -26,7 +26,7 @@ from jaxsens.core.engines.difference.layer_change import (
 from jaxsens.core.engines.difference.moved import Moved, TracedLayer
 from jaxsens.core.engines.difference.rules import ACTIVATION_CHANGES, product_error, size, unit
 from jaxsens.core.engines.engine import Changed, ConfigEngine, Cost, Engine, FlipBlock, Served
-from jaxsens.core.engines.one_key.run import Reach, as_carry, changed_rows, rows_of_block
+from jaxsens.core.engines.one_key.run import Reach, as_carry, changed_rows, over_changed_rows, rows_of_block
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.models.adapters import TransformerApply
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
@@ -169,20 +169,11 @@ class DifferenceEngine(ConfigEngine):
     def _first_layer(self, run: TracedRun, block: FlipBlock) -> Moved:
         """Returns the first layer's change for all rows, in blocks; rows that the mask keeps unchanged are skipped."""
         config, n = run.config, run.prepared.tokens.shape[0]
-        block_rows = min(ROW_BLOCK, n)
         one = jax.vmap(first_layer_change, in_axes=(None, 0, 0, None))
         reach = changed_rows(config.layer(0).mask, flipped_rows(config, block.places, n), n)
-        first, last = jnp.asarray(reach[0] // block_rows), jnp.asarray(-(-reach[1] // block_rows))
         zero = jnp.zeros((len(block.places), n, config.width), config.dtype)
         start = Moved(zero, zero[..., 0], zero if config.exact_rows else None)
-
-        def some(k: Array, so_far: Moved) -> Moved:
-            # The last block overlaps the one before it, so that all blocks have the same size.
-            rows = jnp.minimum(k * block_rows, n - block_rows) + jnp.arange(block_rows)
-            part = one(run, *block, rows)
-            return jax.tree.map(lambda rows_so_far, piece: rows_so_far.at[:, rows].set(piece), so_far, part)
-
-        return jax.lax.fori_loop(first, last, some, start)
+        return over_changed_rows(lambda rows: one(run, *block, rows), start, reach, ROW_BLOCK, axis=1)
 
     def _later_layers(self, run: TracedRun, moved: Moved, row: int | None, reach: Reach) -> Moved:
         config, n = run.config, moved.dx.shape[0]

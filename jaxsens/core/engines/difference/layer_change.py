@@ -39,12 +39,12 @@ from jaxsens.core.models.transformer.trace import LayerTrace, gate_inputs, layer
 class Prepared:
     """The unflipped run: tokens, the trace of every layer, y^(L), and the values for the first layer's closed form.
 
-    If one row is read out, the last layer's trace and y^(L) are valid only in that row.
+    If one row is read out, y^(L) is that row, in which alone the last layer's trace is valid.
     """
 
     tokens: Int[Array, " n"]
     traces: Stack[LayerTrace]
-    output: Float[Array, "n width"]
+    output: Float[Array, "rows width"]
     others: OtherKeys | Levels | None
 
 
@@ -277,21 +277,23 @@ def layer_change(layer: TracedLayer, moved: Moved, reach: Reach) -> Moved:
         case Softmax() | SinkSoftmax() | Sigmoid():
             dq, dk = (layer.heads_change(inner, matrix, everywhere) for matrix in (own.query, own.key))
 
-            def change(rows: Rows) -> Float[Array, "m width_and_error"]:
+            def change(rows: Rows) -> Moved:
                 heads = soft_rows(layer, rows, HeadsMoved(dq.db[:, rows], dq.error[:, rows]), dk, dv)
-                after = after_attention_change(layer, rows, Moved(moved.dx[rows], moved.error[rows]), heads)
-                return jnp.concatenate([after.dx, after.error[:, None]], axis=1)
+                return after_attention_change(layer, rows, Moved(moved.dx[rows], moved.error[rows]), heads)
 
             cached = not config.exact_rows and trace.leaves_cache(config.heads, n, compiled_for())
             most = trace.rows_at_once(config.heads * n, cached)
-            start = jnp.zeros((n, moved.dx.shape[1] + 1), moved.dx.dtype)
-            after = over_changed_rows(change, start, reach, most)
+            start = Moved(jnp.zeros_like(moved.dx), jnp.zeros_like(moved.error))
+            after = over_changed_rows(change, start, reach, most, axis=0)
             new = None if moved.new is None else transformer_layer(config, own, moved.new)[1]
-            return Moved(after[:, :-1], after[:, -1], new)
+            return replace(after, new=new)
         case HardWeighting() if inner.new is not None:
             q, keys, values = layer.new_heads((inner.new, everywhere), (inner.new, everywhere))
-            heads = trace.over_row_blocks(
-                lambda rows: hard_rows(layer, rows, (q[:, rows], keys, values), dv), config.heads, n
+            heads = trace.in_blocks(
+                lambda rows: hard_rows(layer, rows, (q[:, rows], keys, values), dv),
+                n,
+                trace.rows_at_once(config.heads * n, False),
+                axis=1,
             )
             return after_attention_change(layer, everywhere, moved, heads)
         case other:

@@ -41,7 +41,7 @@ from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.parts.choices import first_largest, products_summed, weighted_sums
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.weighting import SinkSoftmax, sink_score
-from jaxsens.core.models.transformer.trace import over_row_blocks, weighting_of
+from jaxsens.core.models.transformer.trace import in_blocks, rows_at_once, weighting_of
 
 
 @jax.tree_util.register_dataclass
@@ -182,7 +182,7 @@ def other_keys_of(layer: TracedLayer, equal: FirstRows, row: int | None = None) 
         mean, pull = mean_of(others, second), mean_of(s, best)
         return best, second, *highest, jax.nn.logsumexp(others, axis=-1), *mean, *pull
 
-    of_rows = over_row_blocks(rows, layer.config.heads, n, row)
+    of_rows = in_blocks(rows, n, rows_at_once(layer.config.heads * n, False), axis=1, only=row)
     return OtherKeys(*of_rows, values=values, value_error=value_error, rows=equal)
 
 

@@ -27,7 +27,7 @@ from jaxsens.core.models.parts.weighting import (
     Weighting,
 )
 from jaxsens.core.models.transformer.config import LayerConfig
-from jaxsens.core.models.transformer.trace import over_row_blocks
+from jaxsens.core.models.transformer.trace import in_blocks, rows_at_once
 
 HeadVectors: TypeAlias = Float[Array, "heads head_width"]
 
@@ -111,8 +111,8 @@ def levels_of(layer: TracedLayer, row: int | None = None) -> Levels:
         return one, two, *counts, *sums, spread(first, one), spread(second, two)
 
     cached = compiled_for().cached_scores
-    in_cache = None if cached is None else max(1, cached // (config.heads * n))
-    return Levels(*over_row_blocks(rows, config.heads, n, row, in_cache))
+    size = rows_at_once(config.heads * n, False) if cached is None else max(1, cached // (config.heads * n))
+    return Levels(*in_blocks(rows, n, size, axis=1, only=row))
 
 
 def one_key_change_hard(

@@ -31,7 +31,7 @@ from jaxsens.core.models.transformer.layered import (
     layer_of,
 )
 from jaxsens.core.models.transformer.layers import LayeredTransformer, PairwiseTransformer, layer_operations
-from jaxsens.core.models.transformer.trace import in_blocks
+from jaxsens.core.models.transformer.trace import in_blocks, placed
 
 TILE = 2**17
 """The scores of one tile: half a megabyte in float32, which fits in a core's second-level cache."""
@@ -84,20 +84,20 @@ def as_carry(reach: Reach) -> tuple[Array, Array]:
 
 
 def over_changed_rows(
-    rows: Callable[[Int[Array, " m"]], Float[Array, "*flips m width"]],
-    unchanged: Float[Array, "*flips n width"],
-    reach: Reach,
-    most: int,
-) -> Float[Array, "*flips n width"]:
+    rows: Callable[[Int[Array, " m"]], Carry], unchanged: Carry, reach: Reach, most: int, axis: int
+) -> Carry:
     """Returns `rows(positions)` for the rows `reach`, in blocks of at most `most` rows, and `unchanged` in the other
-    rows."""
-    n, (first, stop) = unchanged.shape[-2], reach
+    rows; rows lie along an axis of every array."""
+    n, (first, stop) = jax.tree.leaves(unchanged)[0].shape[axis], reach
     size = rows_of_block(n, most, all(isinstance(bound, int) for bound in reach))
 
-    def block(k: Array, so_far: Array) -> Array:
+    def block(k: Array, so_far: Carry) -> Carry:
         # The last block overlaps the one before it, so that all blocks have the same size.
         begin = jnp.minimum(k * size, n - size)
-        return jax.lax.dynamic_update_slice_in_dim(so_far, rows(begin + jnp.arange(size)), begin, -2)
+        new = rows(begin + jnp.arange(size))
+        return jax.tree.map(
+            lambda whole, part: jax.lax.dynamic_update_slice_in_dim(whole, part, begin, axis), so_far, new
+        )
 
     return jax.lax.fori_loop(first // size, -(-stop // size), block, unchanged)
 
@@ -284,22 +284,15 @@ def layer_run(
         def rows(block: Places) -> tuple[Array, ...]:
             return attended(layer, head, q[block], k, v, block)
 
-        if only is not None:
-            return tuple(_at(only, n, part) for part in rows(jnp.asarray([only])))
-        return in_blocks(rows, n, max(8, TILE // n), axis=0)
+        return in_blocks(rows, n, max(8, TILE // n), axis=0, only=only)
 
     heads = jnp.arange(layer.attention.heads)
     b, normaliser, others_normaliser, others = jax.lax.map(one_head, (heads, queries, keys, values))
     trace = LayerRun(x, queries, keys, values, b, normaliser, others_normaliser, others)
     if only is not None:
         here = jnp.asarray([only])
-        return trace, _at(only, n, layer.merged(x[here], b[:, here].swapaxes(0, 1)))
+        return trace, placed(layer.merged(x[here], b[:, here].swapaxes(0, 1)), only, n, axis=0)
     return trace, layer.merged(x, b.swapaxes(0, 1))
-
-
-def _at(row: int, n: int, part: Float[Array, "1 ..."]) -> Float[Array, "n ..."]:
-    """Returns n rows, all 0 except one."""
-    return jnp.zeros((n, *part.shape[1:]), part.dtype).at[row].set(part[0])
 
 
 def attended(

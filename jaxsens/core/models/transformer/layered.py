@@ -27,7 +27,7 @@ from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.programs import as_arrays, cached, compiled_for
 from jaxsens.core.models.parts.masks import MASKS, AnyMask, KeyMask, Span, TypedMask, mask_of
 from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax, Weighting, sink_score
-from jaxsens.core.models.transformer.trace import in_blocks, over_row_blocks, rows_at_once, some_rows
+from jaxsens.core.models.transformer.trace import in_blocks, rows_at_once, some_rows
 
 MaskRule = Callable[[Int[Array, "*b"], Int[Array, "*b"]], Bool[Array, "*b"]]
 """Returns whether each query position sees each key position; the two arrays broadcast. Both are 0-based."""
@@ -394,7 +394,7 @@ class ModelLayer:
         return over_rows(lambda row, b: self.model.merge(self.parameters, self.k, row, b), rows, attended)
 
     def output(self, x: AllRows) -> AllRows:
-        """Returns the output rows. Scores are computed in blocks of rows (`over_row_blocks`), one head at a time.
+        """Returns the output rows. Scores are computed in blocks of rows, one head at a time.
 
         Raises:
             InputError: if `model.merge` returns rows of another shape.
@@ -402,10 +402,10 @@ class ModelLayer:
         n = self.n
         q, keys, values = self.projected(x, jnp.arange(n))
 
-        def rows(block: Places) -> Float[Array, "heads m value_width"]:
-            return self.attended(q[:, block], keys, values, block).swapaxes(0, 1)
+        def rows(block: Places) -> SomeAttended:
+            return self.attended(q[:, block], keys, values, block)
 
-        b = over_row_blocks(rows, self.attention.heads, n, size=rows_at_once(n, False)).swapaxes(0, 1)
+        b = in_blocks(rows, n, rows_at_once(n, False), axis=0)
         y = self.merged(x, b)
         if y.shape != x.shape:
             place = f"{type(self.model).__name__}.merge in layer {self.k}"

@@ -3,7 +3,9 @@ model whose attention is visible (`Layered`)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -21,6 +23,7 @@ from jaxsens.core.models.transformer.layered import (
     Number,
     Outputs,
     Row,
+    SomeRows,
     Tokens,
     Vector,
     readout_row,
@@ -40,7 +43,6 @@ from jaxsens.core.models.transformer.trace import (
     penalty,
     projected,
     transformer_layer,
-    transformer_row,
     turned,
     weighting_of,
 )
@@ -57,24 +59,30 @@ def activations(config: TransformerConfig, parameters: TransformerParameters, to
 
 
 def trace(
-    config: TransformerConfig, parameters: TransformerParameters, tokens: Tokens, row: int | None = None
-) -> tuple[Stack[LayerTrace], AllRows]:
-    """Returns every layer's intermediate values, and y^(L). With `row`, only that row of the last layer is valid."""
+    config: TransformerConfig,
+    parameters: TransformerParameters,
+    tokens: Tokens,
+    row: int | None = None,
+    keep: Callable[[LayerTrace], Any] = lambda traced: traced,
+) -> tuple[Stack[Any], SomeRows]:
+    """The forward pass. Returns what is kept of every layer's intermediate values, by default all, and y^(L).
 
-    def one(k: int, own: LayerParameters, x: AllRows) -> tuple[AllRows, LayerTrace]:
-        traced, y = transformer_layer(
-            parameters.layer(config, k), own, x, row if k == config.layers - 1 else None
-        )
-        return y, traced
+    With `row`, y^(L) is that row alone, and what follows from attention in the last layer's trace is 0 in others.
+    """
 
-    x, traces = over_layers(one, parameters.layers, embed(config, parameters, tokens), range(config.layers))
-    return traces, x
+    def one(k: int, own: LayerParameters, x: AllRows) -> tuple[SomeRows, Any]:
+        only = row if k == config.layers - 1 else None
+        traced, y = transformer_layer(parameters.layer(config, k), own, x, only)
+        return y, keep(traced)
+
+    x = embed(config, parameters, tokens)
+    y, kept = over_layers(one, parameters.layers, x, range(config.layers))
+    return kept, y if config.layers or row is None else x[row][None]
 
 
-def read_out(config: TransformerConfig, parameters: TransformerParameters, y: AllRows) -> Outputs:
-    """Returns the model's output from y^(L): the readout row or the mean, through the linear head if any."""
-    position = readout_row(config.readout, y.shape[0])
-    return through_head(config, parameters, jnp.mean(y, axis=0) if position is None else y[position])
+def read_out(config: TransformerConfig, parameters: TransformerParameters, y: SomeRows) -> Outputs:
+    """Returns the model's output from the rows of y^(L) that it reads, all or one, through the linear head if any."""
+    return through_head(config, parameters, jnp.mean(y, axis=0) if config.readout == "mean" else y[0])
 
 
 def through_head(config: TransformerConfig, parameters: TransformerParameters, row: Row) -> Outputs:
@@ -98,20 +106,9 @@ def apply_with_sizes(
     """Returns the model's output on one input, and the largest |log-normaliser| of each layer in the rows it computes:
     to within log n, the size of the scores that get weight."""
     row = readout_row(config.readout, tokens.shape[0])
-    rows = config.layers if row is None else config.layers - 1
-
-    def one(k: int, own: LayerParameters, x: AllRows) -> tuple[AllRows, Number]:
-        traced, y = transformer_layer(parameters.layer(config, k), own, x)
-        return y, jnp.max(jnp.abs(traced.normaliser))
-
-    layers = parameters.layers
-    x, sizes = over_layers(one, layers, embed(config, parameters, tokens), range(rows))
-    runs = [jnp.atleast_1d(each) for each in sizes.runs]
-    if row is None or not config.layers:
-        return read_out(config, parameters, x), jnp.concatenate([jnp.zeros(0, x.dtype), *runs])
-    y, normaliser = transformer_row(parameters.layer(config, rows), layers[rows], x, row)
-    sizes = jnp.concatenate([*runs, jnp.max(jnp.abs(normaliser))[None]])
-    return through_head(config, parameters, y), sizes
+    kept, y = trace(config, parameters, tokens, row, lambda traced: jnp.max(jnp.abs(traced.normaliser)))
+    sizes = jnp.concatenate([jnp.zeros(0, y.dtype), *map(jnp.atleast_1d, kept.runs)])
+    return read_out(config, parameters, y), sizes
 
 
 def apply_operations(config: TransformerConfig, n: int) -> int:

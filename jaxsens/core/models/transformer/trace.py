@@ -210,24 +210,13 @@ SomeHeads: TypeAlias = Float[Array, "heads m head_width"]
 """Those of the rows of a block."""
 
 
-def over_row_blocks(
-    rows: Callable[[Block], Any], heads: int, n: int, only: int | None = None, size: int | None = None
+def in_blocks(
+    rows: Callable[[Block], Any], n: int, size: int | None, axis: int, only: int | None = None
 ) -> Any:
-    """Returns `rows(positions)` for all n positions, in blocks of `size` rows, by default those within
-    `SCORES_IN_MEMORY`; with `only`, 0 in other rows.
-
-    Results are arrays (or tuples of arrays) of shape (heads, m, ...), joined along the second axis.
-    """
+    """Returns `rows(positions)` for all n positions, `size` at a time (None: all), joined along an axis; with `only`,
+    of that position, and 0 for others."""
     if only is not None:
-        return jax.tree.map(
-            lambda one: jnp.zeros((heads, n, *one.shape[2:]), one.dtype).at[:, only].set(one[:, 0]),
-            rows(jnp.asarray([only])),
-        )
-    return in_blocks(rows, n, size or rows_at_once(heads * n, False), axis=1)
-
-
-def in_blocks(rows: Callable[[Block], Any], n: int, size: int | None, axis: int) -> Any:
-    """Returns `rows(positions)` for all n positions, `size` at a time (None: all), joined along an axis."""
+        return placed(rows(jnp.asarray([only])), only, n, axis)
     if size is None or size >= n:
         return rows(jnp.arange(n))
     blocks = jnp.minimum(jnp.arange(-(-n // size) * size), n - 1).reshape(-1, size)
@@ -238,6 +227,16 @@ def in_blocks(rows: Callable[[Block], Any], n: int, size: int | None, axis: int)
         return jax.lax.slice_in_dim(rows, 0, n, axis=axis)
 
     return jax.tree.map(joined, jax.lax.map(rows, blocks))
+
+
+def placed(row: Any, position: int, n: int, axis: int) -> Any:
+    """Returns n rows along an axis of each array, all 0 except the given one."""
+
+    def one(part: Array) -> Array:
+        nothing = jnp.zeros((*part.shape[:axis], n, *part.shape[axis + 1 :]), part.dtype)
+        return jax.lax.dynamic_update_slice_in_dim(nothing, part, position, axis)
+
+    return jax.tree.map(one, row)
 
 
 def some_rows(x: Shaped[Array, "*rows"], block: Block, axis: int = 0) -> Shaped[Array, "*some"]:
@@ -304,11 +303,12 @@ def attention_of_rows(
 
 def transformer_layer(
     layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], only: int | None = None
-) -> tuple[LayerTrace, Float[Array, "n width"]]:
+) -> tuple[LayerTrace, Float[Array, "rows width"]]:
     """One layer: attention and per-position map, each with its skip connection (Yang et al. 2026, section 2).
 
-    The cost is O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks (`over_row_blocks`). With `only`,
-    just that row's attention is computed, in O(H n head_width), and values that follow from other rows are invalid.
+    The cost is O(H n^2 head_width + n d d_ff). Attention rows are computed in blocks (`rows_at_once`). With `only`, the
+    output is that row alone, and attention takes O(H n head_width): what follows from it in the trace is 0 in other
+    rows. Where the trace is not used, the compiler drops the projections of other queries.
     """
     n, mapped_rows = x.shape[0], compiled_for().mapped_rows(x.shape[1])
     z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
@@ -319,15 +319,21 @@ def transformer_layer(
         return turned(layer, q, block, n), turned(layer, k, block, n), v
 
     queries, keys, values = in_blocks(projections, n, mapped_rows, axis=1)
-
+    if only is not None:
+        here = jnp.asarray([only])
+        own, _, _ = projections(here)
+        heads = attention_of_rows(layer, parameters, own, keys, values, here)
+        after = after_attention(layer, parameters, x[here], heads[0])
+        b, normaliser = placed(heads, only, n, axis=1)
+        inner = placed(after[:4], only, n, axis=0)
+        queries = queries.at[:, only].set(own[:, 0])
+        return LayerTrace(x, z, queries, keys, values, normaliser, b, *inner), after.y
     # XLA fuses the elementwise products of hard layers over all rows, and then projects keys anew for each query.
-    size = rows_at_once(layer.heads * n, leaves_cache(layer.heads, n, compiled_for()))
-    b, normaliser = over_row_blocks(
+    b, normaliser = in_blocks(
         lambda block: attention_of_rows(layer, parameters, queries[:, block], keys, values, block),
-        layer.heads,
         n,
-        only,
-        size,
+        rows_at_once(layer.heads * n, leaves_cache(layer.heads, n, compiled_for())),
+        axis=1,
     )
     after = in_blocks(
         lambda block: after_attention(layer, parameters, some_rows(x, block), some_rows(b, block, axis=1)),
@@ -336,21 +342,6 @@ def transformer_layer(
         axis=0,
     )
     return LayerTrace(x, z, queries, keys, values, normaliser, b, *after[:4]), after.y
-
-
-def transformer_row(
-    layer: LayerConfig, parameters: LayerParameters, x: Float[Array, "n width"], row: int
-) -> tuple[Float[Array, " width"], Float[Array, "heads 1"]]:
-    """One row of `transformer_layer`'s output and its log-normalisers, in O(n d^2): the keys and values of all rows,
-    and the rest of one."""
-    n = x.shape[0]
-    here = jnp.asarray([row])
-    z = layer_norm(layer, parameters.attention_norm, x) if layer.norm.before else x
-    queries = turned(layer, projected(layer, z[here], parameters.query), here, n)
-    keys = turned(layer, projected(layer, z, parameters.key), jnp.arange(n), n)
-    values = projected(layer, z, parameters.value)
-    b, normaliser = attention_of_rows(layer, parameters, queries, keys, values, here)
-    return after_attention(layer, parameters, x[here], b).y[0], normaliser
 
 
 def layer_norm(
