@@ -316,7 +316,7 @@ def weights_moved(
             new, change = softmax_change(s, ds)
             ties = best_tied(s, ds)
         case Sigmoid():
-            new, change = sigmoid_change(s, ds)
+            new, change = sigmoid_change(s, s + ds, ds)
             ties = jnp.zeros_like(s[..., :1], bool)  # no key competes with another
         case other:
             raise no_rule("the change of soft attention", "weighting", other, SOFT)

@@ -142,7 +142,7 @@ def gated_change(layer: TracedLayer, rows: Rows, moved: Moved, heads: HeadsMoved
             inner = inner_change(layer, moved, rows)
             matrices = needed(parameters.gate, "gate")
             before, step = (gate_inputs(config, parameters, z) for z in (base.z[rows], inner.dx))
-            gate, change = sigmoid_change(before, step)
+            gate, change = sigmoid_change(before, before + step, step)
             b = base.b[:, rows]
             # A gate's slope is at most 1/4, and a rounding of its input z moves it by at most a rounding of g z.
             slope = product_error(size(inner.dx), inner.error, matrices) / 4
@@ -189,18 +189,24 @@ def first_layer_change(
     per-position map takes O(d d_ff) per row.
     """
     layer, here = run.layer(0), position[None]
+    moved, own = (embedding_change(run, position, symbol, some) for some in (rows, here))
     embedded = None
     if run.config.exact_rows:
-        flipped = run.prepared.tokens.at[position].set(symbol)
-        embedded = layers.embed(run.config, run.parameters, flipped)
+        embedded = layers.embed(run.config, run.parameters, run.prepared.tokens.at[position].set(symbol))
+        moved, own = replace(moved, new=embedded[rows]), replace(own, new=embedded[here])
+    inner = inner_change(layer, own, here)
     match layer.config.weighting, run.prepared.others:
-        case (Softmax() | SinkSoftmax(), OtherKeys()) | (Sigmoid(), None):
-            moved, heads = soft_first_layer(run, position, symbol, rows, also_own)
-        case HardWeighting(), Levels() as best if embedded is not None:
-            moved, own = (embedding_change(run, position, symbol, some) for some in (rows, here))
-            moved, own = replace(moved, new=embedded[rows]), replace(own, new=embedded[here])
-            own = inner_change(layer, own, here)
-            heads = _hard_first_layer(run, best, position, rows, also_own, own)
+        case (Softmax() | SinkSoftmax(), OtherKeys() as others) | (Sigmoid(), None as others):
+            dq, dk = (
+                layer.heads_change(inner, m, here) for m in (layer.parameters.query, layer.parameters.key)
+            )
+            dv = layer.heads_change(inner, layer.parameters.value, None)
+            flip = KeyMoved(position, symbol, dk, dv)
+            heads = one_key.one_key_change(layer, others, rows, flip)
+            if also_own:
+                heads = one_key.own_row(layer, others, flip, dq).where(rows == position, heads)
+        case HardWeighting(), Levels() as best:
+            heads = _hard_first_layer(run, best, position, rows, also_own, inner)
         case other, _:
             raise no_rule("the difference engine", "weighting", other, (*SOFT, HardWeighting))
     after = after_attention_change(layer, rows, moved, heads)
@@ -215,27 +221,6 @@ def embedding_change(run: TracedRun, position: Index, symbol: Index, rows: Rows)
     step = embedding[symbol] - embedding[run.prepared.tokens[position]]
     dx = jnp.where((rows == position)[:, None], step, 0)
     return Moved(dx, unit(dx.dtype) * size(dx))
-
-
-def soft_first_layer(
-    run: TracedRun, position: Index, symbol: Index, rows: Rows, also_own: bool = True
-) -> tuple[Moved, HeadsMoved]:
-    """Returns the change of some rows of a soft layer's input, and of their heads' outputs: `first_layer_change`."""
-    layer, here = run.layer(0), position[None]
-    own = layer.parameters
-    inner = inner_change(layer, embedding_change(run, position, symbol, here), here)
-    dq, dk = (layer.heads_change(inner, matrix, here) for matrix in (own.query, own.key))
-    flip = KeyMoved(position, symbol, dk, layer.heads_change(inner, own.value, None))
-    match layer.config.weighting, run.prepared.others:
-        case Softmax() | SinkSoftmax(), OtherKeys() as other_keys:
-            heads = one_key.one_key_change(layer, other_keys, rows, flip)
-        case Sigmoid(), None as other_keys:
-            heads = one_key.one_key_change_sigmoid(layer, rows, flip)
-        case other, _:
-            raise no_rule("the first layer's closed form", "weighting", other, SOFT)
-    if also_own:
-        heads = one_key.own_row(layer, other_keys, flip, dq).where(rows == position, heads)
-    return embedding_change(run, position, symbol, rows), heads
 
 
 def _hard_first_layer(

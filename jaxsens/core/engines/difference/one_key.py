@@ -14,7 +14,7 @@ lambda = lse + log1p(-p) and D = (D_all - p u_i) / (1 - p) lose digits as p appr
 have p > 1/2, so for that key both are computed in full beforehand, without it (`OtherKeys`).
 
 A sink is one of the other keys, with a score that never changes and the value 0. In sigmoid attention no weights
-compete: the change of a weight is a difference of two sigmoids.
+compete: there lambda = 0, r = 0 and D = 0.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.models.parts.choices import first_largest, products_summed, weighted_sums
 from jaxsens.core.models.parts.masks import visible
 from jaxsens.core.models.parts.weighting import SinkSoftmax, sink_score
-from jaxsens.core.models.transformer.trace import in_blocks, rows_at_once, weighting_of
+from jaxsens.core.models.transformer.trace import LayerTrace, in_blocks, rows_at_once, weighting_of
 
 
 @jax.tree_util.register_dataclass
@@ -186,32 +186,47 @@ def other_keys_of(layer: TracedLayer, equal: FirstRows, row: int | None = None) 
     return OtherKeys(*of_rows, values=values, value_error=value_error, rows=equal)
 
 
-class KeyScore(NamedTuple):
-    """The scores of the flipped key in some rows: s, their change ds with the new key, and the error of that."""
+def one_key_change(layer: TracedLayer, others: OtherKeys | None, rows: Rows, flip: KeyMoved) -> HeadsMoved:
+    """Returns Db of the `rows`, other than the flipped one, when the key and value at one position change.
 
-    s: Numbers
-    ds: Numbers
-    es: Numbers
-
-    @classmethod
-    def of(cls, layer: TracedLayer, rows: Rows, flip: KeyMoved) -> KeyScore:
-        """Returns the scores of a flip's key in rows whose queries do not change."""
-        q, key = layer.trace.queries[:, rows], layer.trace.keys[:, flip.position][:, None]
-        return cls(
-            layer.scores(q, key, rows, flip.position[None])[..., 0],
-            score_change(layer, q, None, key, flip.dk.db, rows)[..., 0],
-            score_error(layer, size(q), None, size(key), Bound.of(flip.dk), rows)[..., 0],
-        )
-
-
-def one_key_change(layer: TracedLayer, others: OtherKeys, rows: Rows, flip: KeyMoved) -> HeadsMoved:
-    """Returns Db of the `rows`, other than the flipped one, when the key and value at one position change."""
+    `others` is None in sigmoid attention, where no other key enters a weight: their log-normaliser and mean are 0.
+    """
     trace, position = layer.trace, flip.position
-    s, ds, es = KeyScore.of(layer, rows, flip)
-    p = jnp.exp(s - trace.normaliser[:, rows])
-    is_best = others.best[:, rows] == position
+    q, key = trace.queries[:, rows], trace.keys[:, position][:, None]
+    s = layer.scores(q, key, rows, position[None])[..., 0]
+    ds = score_change(layer, q, None, key, flip.dk.db, rows)[..., 0]
+    es = score_error(layer, size(q), None, size(key), Bound.of(flip.dk), rows)[..., 0]
+    u, lost, none = unit(s.dtype), too_large(ds), jnp.zeros_like(s)
+    if others is None:
+        value = trace.values[:, position][:, None]
+        normaliser, part = none, u * (1 + jnp.abs(s))
+        pull = Pull(value, value + flip.dv.db, none, flip.dv.error)
+    else:
+        is_best = others.best[:, rows] == position
+        other = jnp.where(is_best, others.second_score[:, rows], others.best_score[:, rows])
+        largest = jnp.maximum(jnp.abs(s), jnp.abs(ds))
+        lost = lost | tied(s, other, largest) | tied(s + ds, other, largest)
+        normaliser, part, pull = _beside_others(trace, others, rows, flip, s)
+    ahead = s - normaliser
+    new, change = sigmoid_change(ahead, ahead + ds, ds)
+    old = jax.nn.sigmoid(ahead)
+    slope = jnp.maximum(old * (1 - old), new * (1 - new))
+    error = jnp.abs(change) * part + slope * (es + u * jnp.abs(ds))
+    # If the dtype cannot represent the new weight accurately, the flip is declined.
+    lost = lost | cancelled(s, ds, new)
+    moved = key_term((old, jnp.where(lost, jnp.nan, new), change), error, pull, flip.dv, part)
+    seen = visible(layer.config.mask, rows, position)
+    return HeadsMoved(jnp.where(seen[:, None], moved.db, 0), jnp.where(seen, moved.error, 0))
+
+
+def _beside_others(
+    trace: LayerTrace, others: OtherKeys, rows: Rows, flip: KeyMoved, s: Numbers
+) -> tuple[Numbers, Numbers, Pull]:
+    """Returns the log-normaliser of the other keys in some rows, the error of the flipped key's weight as a part of it,
+    from its scores `s`, and its value less the mean of the others."""
+    is_best = others.best[:, rows] == flip.position
     # A key that is not the best has p <= 1/2, up to the rounding of scores: these are bounded, or else do not tie.
-    small = jnp.where(is_best, 0, p)
+    small = jnp.where(is_best, 0, jnp.exp(s - trace.normaliser[:, rows]))
     normaliser = jnp.where(is_best, others.normaliser[:, rows], trace.normaliser[:, rows] + log1p(-small))
     pull = others.pull_of(flip, jnp.where(is_best, others.second[:, rows], others.best[:, rows]))
     u = unit(s.dtype)
@@ -220,38 +235,9 @@ def one_key_change(layer: TracedLayer, others: OtherKeys, rows: Rows, flip: KeyM
     left_error = others.pull_error[:, rows] + u * size(others.pull[:, rows])
     left_error = (left_error + small * (part * size(pull.old) + pull.old_error)) / (1 - small)
     mean = jnp.where(is_best[..., None], others.mean[:, rows], left)
-    mean_error = jnp.where(is_best, others.mean_error[:, rows] + u * size(others.mean[:, rows]), left_error)
-    pull = Pull(pull.old - mean, pull.new - mean, pull.old_error + mean_error, pull.new_error + mean_error)
-    new, change = sigmoid_change(s - normaliser, ds)
-    old = jax.nn.sigmoid(s - normaliser)
-    slope = jnp.maximum(old * (1 - old), new * (1 - new))
-    error = jnp.abs(change) * part + slope * (es + u * jnp.abs(ds))
-    # If the dtype cannot represent the new weight accurately, the flip is declined.
-    other = jnp.where(is_best, others.second_score[:, rows], others.best_score[:, rows])
-    largest = jnp.maximum(jnp.abs(s), jnp.abs(ds))
-    lost = too_large(ds) | cancelled(s, ds, new) | tied(s, other, largest) | tied(s + ds, other, largest)
-    moved = key_term((old, jnp.where(lost, jnp.nan, new), change), error, pull, flip.dv, part)
-    seen = visible(layer.config.mask, rows, position)
-    return HeadsMoved(jnp.where(seen[:, None], moved.db, 0), jnp.where(seen, moved.error, 0))
-
-
-def one_key_change_sigmoid(layer: TracedLayer, rows: Rows, flip: KeyMoved) -> HeadsMoved:
-    """Returns Db of the `rows`, other than the flipped one, of sigmoid attention, in which no weights compete.
-
-    b' - b = (p' - p) v_i + p' Dv_i, where only the weight of the changed key counts. O(head_width) per row.
-    """
-    value = layer.trace.values[:, flip.position][:, None]
-    s, ds, es = KeyScore.of(layer, rows, flip)
-    new, change = sigmoid_change(s, ds)
-    db = change[..., None] * value + new[..., None] * flip.dv.db
-    part = unit(s.dtype) * (1 + jnp.abs(s))
-    slope = jnp.maximum(new * (1 - new), (new - change) * (1 - new + change))
-    error = jnp.abs(change) * part + slope * (es + unit(s.dtype) * jnp.abs(ds))
-    error = error * size(value) + new * (flip.dv.error + part * size(flip.dv.db))
-    error = error + jnp.finfo(s.dtype).tiny * (size(value) + size(flip.dv.db))
-    lost, seen = too_large(ds) | cancelled(s, ds, new), visible(layer.config.mask, rows, flip.position)
-    db = jnp.where(lost[..., None], jnp.nan, db)
-    return HeadsMoved(jnp.where(seen[:, None], db, 0), jnp.where(seen, error, 0))
+    error = jnp.where(is_best, others.mean_error[:, rows] + u * size(others.mean[:, rows]), left_error)
+    pull = Pull(pull.old - mean, pull.new - mean, pull.old_error + error, pull.new_error + error)
+    return normaliser, part, pull
 
 
 def key_term(

@@ -40,21 +40,16 @@ class Levels:
     For leftmost and rightmost hardmax a level is one key, for average hardmax all keys that share the largest score.
 
     Attributes:
-        first, second: a key of either level; -1 where the level is empty.
-        first_count, second_count: the number of keys in it.
-        first_sum, second_sum: the sum of their values.
-        first_spread, second_spread: that sum, with each value less that of the key `first` or `second`: exactly 0 where
-            they are equal.
+        key: a key of the best and of the next level; -1 where it is empty.
+        count: the number of keys in either.
+        sum: the sum of their values.
+        spread: that sum, with each value less that of `key`: exactly 0 where they are equal.
     """
 
-    first: Int[Array, "heads n"]
-    second: Int[Array, "heads n"]
-    first_count: Int[Array, "heads n"]
-    second_count: Int[Array, "heads n"]
-    first_sum: Float[Array, "heads n head_width"]
-    second_sum: Float[Array, "heads n head_width"]
-    first_spread: Float[Array, "heads n head_width"]
-    second_spread: Float[Array, "heads n head_width"]
+    key: Int[Array, "2 heads n"]
+    count: Int[Array, "2 heads n"]
+    sum: Float[Array, "2 heads n head_width"]
+    spread: Float[Array, "2 heads n head_width"]
 
 
 def _chosen(layer: LayerConfig, s: Float[Array, "*rows n"]) -> Bool[Array, "*rows n"]:
@@ -86,33 +81,29 @@ def levels_of(layer: TracedLayer, row: int | None = None) -> Levels:
     On CPU a block's scores stay in cache: they are read a dozen times.
     """
     config, trace, n = layer.config, layer.trace, layer.n
-    shared = isinstance(config.weighting, AverageHard)
 
-    def summed(level: Bool[Array, "heads m n"], key: Int[Array, "heads m"]) -> Array:
-        if shared:
-            return weighted_sums(level.astype(trace.values.dtype), trace.values, True)
-        # The value of the one key, without a pass over all keys.
+    def of_level(level: Bool[Array, "heads m n"]) -> tuple[Array, ...]:
+        key = jnp.where(jnp.any(level, -1), jnp.argmax(level, -1), -1)
         alone = jnp.take_along_axis(trace.values, jnp.maximum(key, 0)[..., None], axis=1)
-        return jnp.where((key >= 0)[..., None], alone, 0)
-
-    def spread(level: Bool[Array, "heads m n"], key: Int[Array, "heads m"]) -> Array:
-        alone = jnp.take_along_axis(trace.values, jnp.maximum(key, 0)[..., None], axis=1)
-        if not shared:
-            return jnp.zeros_like(alone)
-        return jnp.sum(level[..., None] * (trace.values[:, None] - alone[:, :, None]), axis=-2)
+        if not isinstance(
+            config.weighting, AverageHard
+        ):  # the value of the one key, without a pass over all keys
+            total, spread = jnp.where((key >= 0)[..., None], alone, 0), jnp.zeros_like(alone)
+        else:
+            total = weighted_sums(level.astype(trace.values.dtype), trace.values, True)
+            spread = jnp.sum(level[..., None] * (trace.values[:, None] - alone[:, :, None]), axis=-2)
+        return key, jnp.sum(level, -1), total, spread
 
     def rows(block: Array) -> tuple[Array, ...]:
         s, seen = layer.row_scores(block)
         s = jnp.where(seen, s, -jnp.inf)
         first = _chosen(config, s)
         second = _chosen(config, jnp.where(first, -jnp.inf, s))
-        one, two = (jnp.where(jnp.any(x, -1), jnp.argmax(x, -1), -1) for x in (first, second))
-        counts, sums = (jnp.sum(first, -1), jnp.sum(second, -1)), (summed(first, one), summed(second, two))
-        return one, two, *counts, *sums, spread(first, one), spread(second, two)
+        return jax.tree.map(lambda *both: jnp.stack(both), of_level(first), of_level(second))
 
     cached = compiled_for().cached_scores
     size = rows_at_once(config.heads * n, False) if cached is None else max(1, cached // (config.heads * n))
-    return Levels(*in_blocks(rows, n, size, axis=1, only=row))
+    return Levels(*in_blocks(rows, n, size, axis=2, only=row))
 
 
 def one_key_change_hard(
@@ -130,22 +121,21 @@ def one_key_change_hard(
     differ by less than their rounding, the choice is in doubt, and the error is that of the other one.
     """
     config, trace = layer.config, layer.trace
-    first, second = levels.first[:, rows], levels.second[:, rows]
+    first, second = levels.key[:, :, rows]
     seen = jnp.broadcast_to(visible(config.mask, rows, position), first.shape)
     before, after, one, two = _four_scores(layer, rows, position, new_key, first, second)
     in_first = (before == one) & seen
     if not isinstance(config.weighting, AverageHard):  # one key alone has the weight
         in_first = in_first & (first == position)
-    alone = in_first & (levels.first_count[:, rows] == 1)
+    alone = in_first & (levels.count[0][:, rows] == 1)
+
     # The best level among the keys other than i: its score, one of its keys, their number, their values' sum.
     value = trace.values[:, position][:, None]
     score, key = jnp.where(alone, two, one), jnp.where(alone, second, first)
-    less = (in_first & ~alone).astype(value.dtype)
-    count = (
-        jnp.where(alone, levels.second_count[:, rows], levels.first_count[:, rows]).astype(value.dtype) - less
-    )
-    chosen, less = alone[..., None], less[..., None]
-    total = jnp.where(chosen, levels.second_sum[:, rows], levels.first_sum[:, rows]) - less * value
+    less, chosen = (in_first & ~alone).astype(value.dtype), alone[..., None]
+    count = jnp.where(alone, *levels.count[::-1, :, rows]).astype(value.dtype) - less
+    less = less[..., None]
+    total = jnp.where(chosen, *levels.sum[::-1, :, rows]) - less * value
     others = total / jnp.maximum(count, 1)[..., None]
 
     empty = key < 0
@@ -164,7 +154,7 @@ def one_key_change_hard(
     now = jnp.where(wins, 1, jnp.where(ties, joined, 0))
     ago = jnp.where(alone, 1, jnp.where(in_first, joined, 0))
     other = jnp.take_along_axis(trace.values, jnp.maximum(key, 0)[..., None], axis=1)
-    spread = jnp.where(chosen, levels.second_spread[:, rows], levels.first_spread[:, rows])
+    spread = jnp.where(chosen, *levels.spread[::-1, :, rows])
     apart = (value - other) - (spread - less * (value - other)) / jnp.maximum(count, 1)[..., None]
     change = (now - ago)[..., None] * apart + now[..., None] * dv.db
     lone = (empty & seen)[..., None]

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float
 
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.base.programs import LARGEST_SCORE, LARGEST_TIED
+from jaxsens.core.engines.one_key.one_moved_key import sigmoid_change
 from jaxsens.core.measures.formulas import l2
 from jaxsens.core.models.parts.choices import ACTIVATIONS
 from jaxsens.core.models.transformer.config import LayerConfig
@@ -107,30 +108,14 @@ def relu_change(h: Number, dh: Number) -> Number:
     return jnp.where(h > 0, jnp.maximum(dh, -h), jnp.maximum(h + dh, 0))
 
 
-def _sigmoid_change(old: Number, new: Number, change: Number) -> tuple[Number, Number]:
-    """Returns sigmoid(new) and sigmoid(new) - sigmoid(old), for a `change` more accurate than subtracting new - old.
-
-    sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - e^(b - a)): three factors for a > b, each in [0, 1], none
-    a difference. With exponentials of -|a| and -|b| nothing overflows, and sigmoid(a) is accurate for a << 0.
-    """
-    e_old, e_new = jnp.exp(-jnp.abs(old)), jnp.exp(-jnp.abs(new))
-    r_old, r_new = 1 / (1 + e_old), 1 / (1 + e_new)
-    at_new = r_new * jnp.where(new > 0, 1, e_new)
-    rises = change > 0
-    upper = jnp.where(rises, at_new, r_old * jnp.where(old > 0, 1, e_old))
-    lower = jnp.where(rises, r_old * jnp.where(old > 0, e_old, 1), r_new * jnp.where(new > 0, e_new, 1))
-    size = upper * lower * -jnp.expm1(-jnp.abs(change))
-    return at_new, jnp.where(rises, size, -size)
-
-
 def tanh_change(h: Number, dh: Number) -> Number:
     """tanh(h + dh) - tanh(h), from tanh(h) = 2 sigmoid(2h) - 1."""
-    return 2 * _sigmoid_change(2 * h, 2 * (h + dh), 2 * dh)[1]
+    return 2 * sigmoid_change(2 * h, 2 * (h + dh), 2 * dh)[1]
 
 
 def silu_change(h: Number, dh: Number) -> Number:
     """Change of silu(h) = h sigmoid(h): dh sigmoid(h + dh) + h (sigmoid's change)."""
-    gate, dgate = _sigmoid_change(h, h + dh, dh)
+    gate, dgate = sigmoid_change(h, h + dh, dh)
     return dh * gate + h * dgate
 
 
@@ -147,7 +132,7 @@ def gelu_change(h: Number, dh: Number) -> Number:
     c, cubic = np.sqrt(8 / np.pi).astype(h.dtype), 0.044715
     near, far = (jnp.clip(x, -_GELU_BOUND, _GELU_BOUND) for x in (h, h + dh))
     old, new = (c * x * (1 + cubic * x * x) for x in (near, far))
-    gate, dgate = _sigmoid_change(old, new, c * dh * (1 + cubic * (near * near + near * far + far * far)))
+    gate, dgate = sigmoid_change(old, new, c * dh * (1 + cubic * (near * near + near * far + far * far)))
     return dh * gate + h * dgate
 
 

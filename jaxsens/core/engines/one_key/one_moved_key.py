@@ -45,16 +45,21 @@ FAR = 0.9
 """Exponents are cut off at this share of the largest whose exponential is finite; there, w / (1 + w) is 1."""
 
 
-def sigmoid_change(s: Number, ds: Number) -> tuple[Number, Number]:
-    """Returns sigmoid(s + ds), and sigmoid(s + ds) - sigmoid(s) to a few rounding errors of s and ds.
+def sigmoid_change(old: Number, new: Number, change: Number) -> tuple[Number, Number]:
+    """Returns sigmoid(new) and sigmoid(new) - sigmoid(old), for a `change` more accurate than subtracting new - old.
 
-    With sigma the sigmoid, sigma(s + ds) - sigma(s) = sigma(s + ds) sigma(-s) (1 - e^-ds), of which the form is taken
-    whose exponential is at most 1. An invisible key has the score -inf, and weights and a change of 0.
+    sigmoid(a) - sigmoid(b) = sigmoid(a) sigmoid(-b) (1 - e^(b - a)): three factors for a > b, each in [0, 1], none
+    a difference. With exponentials of -|a| and -|b| nothing overflows, and sigmoid(a) is accurate for a << 0. An
+    invisible key has the score -inf, and weights and a change of 0.
     """
-    new = jax.nn.sigmoid(s + ds)
-    grown = new * jax.nn.sigmoid(-s) * -jnp.expm1(-jnp.maximum(ds, 0))
-    shrunk = jax.nn.sigmoid(s) * jax.nn.sigmoid(-s - ds) * jnp.expm1(jnp.minimum(ds, 0))
-    return new, jnp.where(ds > 0, grown, shrunk)
+    e_old, e_new = jnp.exp(-jnp.abs(old)), jnp.exp(-jnp.abs(new))
+    r_old, r_new = 1 / (1 + e_old), 1 / (1 + e_new)
+    at_new = r_new * jnp.where(new > 0, 1, e_new)
+    rises = change > 0
+    upper = jnp.where(rises, at_new, r_old * jnp.where(old > 0, 1, e_old))
+    lower = jnp.where(rises, r_old * jnp.where(old > 0, e_old, 1), r_new * jnp.where(new > 0, e_new, 1))
+    size = upper * lower * -jnp.expm1(-jnp.abs(change))
+    return at_new, jnp.where(rises, size, -size)
 
 
 def shares_moved(
@@ -77,9 +82,8 @@ def shares_moved(
     steps = _steps(layer, head, q, key, dkey)
     seen = layer.attention.sees(rows[:, None], positions[None, :])
     if isinstance(weighting, Sigmoid):
-        new_p, change = sigmoid_change(
-            s, steps * weighting.inverse_temperatures(rows, layer.n, s.dtype)[:, None]
-        )
+        ds = steps * weighting.inverse_temperatures(rows, layer.n, s.dtype)[:, None]
+        new_p, change = sigmoid_change(s, s + ds, ds)
         return jnp.where(seen, change, 0), jnp.ones_like(s), jnp.where(seen, new_p, 0), seen
     ds = layer.tempered(steps, rows)
     p = jnp.exp(s - normaliser[:, None])
