@@ -25,6 +25,7 @@ RECORDED = {(one.family, one.name): one for one in recorded()}
 
 
 def model_of(folder: Path, family: str, name: str, **options: Any) -> jaxsens.pretrained.PretrainedModel:
+    folder.mkdir(exist_ok=True)
     RECORDED[family, name].write(folder)
     return jaxsens.load_pretrained(folder, **options)
 
@@ -122,6 +123,9 @@ def test_a_mask_that_scales_all_rows_is_refused_and_is_no_neighbour(tmp_path):
     assert jaxsens.flip_sensitivity(model, ids, flips=jaxsens.Substitute([5, 9], positions=[2])).max > 0
 
 
+_AFTER = "apply_residual_connection_post_layernorm"
+
+
 @pytest.mark.parametrize(
     ("family", "name", "options", "message"),
     [
@@ -133,12 +137,7 @@ def test_a_mask_that_scales_all_rows_is_refused_and_is_no_neighbour(tmp_path):
         ("t5", "defaults", {"feed_forward_proj": "gated-tanh"}, "feed_forward_proj"),
         ("albert", "defaults", {"num_hidden_groups": 2}, "num_hidden_groups"),
         ("qwen3_moe", "defaults", {"mlp_only_layers": "first"}, "mlp_only_layers"),
-        (
-            "bloom",
-            "defaults",
-            {"apply_residual_connection_post_layernorm": True},
-            "apply_residual_connection_post_layernorm",
-        ),
+        ("bloom", "defaults", {_AFTER: True}, _AFTER),
         ("gemma", "defaults", {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         ("esm", "defaults", {"hidden_act": "relu"}, "hidden_act"),
         ("deberta-v2", "defaults, one row", {"conv_kernel_size": 3}, "conv_kernel_size"),
@@ -157,17 +156,15 @@ def test_a_head_of_the_other_kind_is_not_read(tmp_path):
     one = RECORDED["deberta-v2", "defaults, one row"]
     dataclasses.replace(one, config={**one.config, "legacy": True}).write(tmp_path)
     refused("output", jaxsens.load_pretrained, tmp_path, output="logits")
-
-
-def test_an_encoder_without_a_head_has_no_logits(tmp_path):
-    with refusal("output"):
-        model_of(tmp_path, "t5", "defaults", output="logits")
+    with refusal("output"):  # it has no head at all
+        model_of(tmp_path / "t5", "t5", "defaults", output="logits")
 
 
 IDS = [9, 10, 11, 12, 13, 14, 15, 9]
 
 
 def tiny_model(folder: Path, family: str = "llama", **options: Any) -> jaxsens.pretrained.PretrainedModel:
+    folder.mkdir(exist_ok=True)
     write_folder(folder, family, options)
     return jaxsens.load_pretrained(folder, dtype="float64")
 
@@ -192,8 +189,6 @@ def test_a_temperature_multiplies_scores(tmp_path):
 
 
 def test_a_window_and_a_mask_are_those_of_a_model_that_has_them(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
     wide, narrow = (
         tiny_model(tmp_path / name, "mistral", sliding_window=w) for name, w in (("a", None), ("b", 3))
     )
@@ -207,17 +202,13 @@ def test_a_window_and_a_mask_are_those_of_a_model_that_has_them(tmp_path):
 def test_stretched_positions(tmp_path):
     """Every second row of positions that are stretched by two is a row of the table; rotary angles are those of the
     linear scaling."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
     learned = tiny_model(tmp_path / "a", "gpt2")
     longer = ModelChanges(stretch=2.0).of(learned)
     assert longer.max_length == 2 * learned.max_length
     table = np.asarray(longer.parameters["positions"])
     np.testing.assert_array_equal(table[::2], learned.parameters["positions"])
     np.testing.assert_allclose(table[1], (table[0] + table[2]) / 2, rtol=1e-14)
-    plain = {"rope_scaling": None}
-    turned = tiny_model(tmp_path / "b", "llama", **plain)
-    (tmp_path / "c").mkdir()
+    turned = tiny_model(tmp_path / "b", "llama", rope_scaling=None)
     linear = tiny_model(tmp_path / "c", "llama", rope_scaling={"type": "linear", "factor": 3.0})
     np.testing.assert_allclose(rows(ModelChanges(stretch=3.0).of(turned)), rows(linear), rtol=1e-10)
 

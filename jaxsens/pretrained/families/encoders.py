@@ -10,7 +10,7 @@ from typing import Any
 
 from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture
-from jaxsens.pretrained.families.learned import Names, kept, plain_architecture
+from jaxsens.pretrained.families.learned import kept, plain_architecture
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.rotary import typed_windows
 from jaxsens.pretrained.families.rotation import rotary_angles, rotary_by_window
@@ -31,9 +31,8 @@ def modernbert(options: Options) -> Architecture:
     }
     return plain_architecture(
         options,
-        Names(activation="hidden_activation"),
-        "",
         True,
+        act="hidden_activation",
         epsilon=options.number("norm_eps", 1e-5),
         norms="before",
         learned_positions=False,
@@ -74,9 +73,8 @@ def esm(options: Options) -> Architecture:
         longest = kept(options, longest, padding + 1)
     return plain_architecture(
         options,
-        Names(activation=""),
-        "gelu",
         True,
+        activation="gelu",
         longest=longest,
         epsilon=options.number("layer_norm_eps", 1e-12),
         norms="before",
@@ -96,12 +94,12 @@ def t5(options: Options) -> Architecture:
         "num_decoder_layers", "is_decoder", "dense_act_fn", "is_gated_act", "scale_decoder_outputs"
     )
     options.ignore("tie_word_embeddings")
-    heads, layers = options.count("num_heads"), options.layers("num_layers")
+    heads, layers = options.count("num_attention_heads"), options.layers()
     activation, gated = _T5_MAPS[options.choice("feed_forward_proj", _T5_MAPS)]
     buckets = options.count("relative_attention_num_buckets", 32)
     width = options.count("d_kv", 64)
     return Architecture(
-        width=options.count("d_model"),
+        width=options.count("hidden_size"),
         layers=layers,
         heads=heads,
         head_width=width,

@@ -12,22 +12,11 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.pretrained.families.architecture import ACTIVATIONS, Architecture, Disentangled
 from jaxsens.pretrained.families.options import REQUIRED, Options
-
-
-class Names(NamedTuple):
-    """What a family calls its options; an empty name is none."""
-
-    width: str = "hidden_size"
-    heads: str = "num_attention_heads"
-    layers: str = "num_hidden_layers"
-    hidden: str = "intermediate_size"
-    longest: str = "max_position_embeddings"
-    activation: str = "hidden_act"
 
 
 def kept(options: Options, longest: int, left_out: int) -> int:
@@ -38,18 +27,22 @@ def kept(options: Options, longest: int, left_out: int) -> int:
 
 
 def plain_architecture(
-    options: Options, names: Names, activation: str, encodes: bool, bias: bool = True, **own: Any
+    options: Options,
+    encodes: bool,
+    bias: bool = True,
+    hidden: str = "intermediate_size",
+    act: str = "hidden_act",
+    **own: Any,
 ) -> Architecture:
     """Returns the architecture with layer normalisation, before each map in a decoder and after each residual in an
     encoder, with a head of keys for each of queries and learned positions, but for the family's `own` choices. `bias`
-    is that of all maps of attention."""
-    width, heads = options.count(names.width), options.count(names.heads)
+    is that of all maps of attention; `hidden` and `act` are the names of these options."""
+    width, heads = options.count("hidden_size"), options.count("num_attention_heads")
     if width % heads:
-        options.refuse(names.width, f"a multiple of {names.heads} = {heads}")
-    if names.activation:
-        activation = options.choice(names.activation, ACTIVATIONS)
+        options.refuse("hidden_size", f"a multiple of {options.named('num_attention_heads')} = {heads}")
+    activation = own["activation"] if "activation" in own else options.choice(act, ACTIVATIONS)
     if "longest" not in own:
-        own["longest"] = options.count(names.longest)
+        own["longest"] = options.count("max_position_embeddings")
     chosen: dict[str, Any] = {
         "norms": "after" if encodes else "before",
         "learned_positions": True,
@@ -61,14 +54,13 @@ def plain_architecture(
     }
     return Architecture(
         width=width,
-        layers=options.layers(names.layers),
+        layers=options.layers(),
         heads=heads,
         head_width=max(1, width // heads),
-        hidden=options.count(names.hidden, REQUIRED if encodes else 4 * width),
+        hidden=options.count(hidden, REQUIRED if encodes else 4 * width),
         symbols=options.count("vocab_size"),
-        activation=activation,
         causal=not encodes,
-        **{**chosen, **own},
+        **{"activation": activation, **chosen, **own},
     )
 
 
@@ -76,7 +68,7 @@ def bert(options: Options, left_out: int = 0) -> Architecture:
     """The architecture of BERT, or of RoBERTa, whose first positions are left out."""
     options.only("position_embedding_type", ("absolute", None), 'only "absolute" positions are served')
     types, epsilon = options.count("type_vocab_size", 2), options.number("layer_norm_eps", 1e-12)
-    a = plain_architecture(options, Names(), "gelu", True, token_types=types, epsilon=epsilon)
+    a = plain_architecture(options, True, token_types=types, epsilon=epsilon)
     return dataclasses.replace(a, longest=kept(options, a.longest, left_out), position_offset=left_out)
 
 
@@ -97,17 +89,14 @@ def albert(options: Options) -> Architecture:
     """All layers share their parameters, and an embedding is always widened."""
     for name in ("num_hidden_groups", "inner_group_num"):
         options.only(name, (1, None), "groups of layers with parameters of their own are not served")
-    options.only("position_embedding_type", ("absolute", None), 'only "absolute" positions are served')
-    types, epsilon = options.count("type_vocab_size", 2), options.number("layer_norm_eps", 1e-12)
-    own = {"token_types": types, "epsilon": epsilon, "embedding_width": options.count("embedding_size", 128)}
-    return plain_architecture(options, Names(), "gelu_new", True, **own)
+    return dataclasses.replace(bert(options), embedding_width=options.count("embedding_size", 128))
 
 
 def mpnet(options: Options) -> Architecture:
     """Without token types. The head's activation is fixed."""
     buckets, offset = 32, 2
     options.only("relative_attention_num_buckets", (buckets, None), "the library itself computes 32 buckets")
-    a = plain_architecture(options, Names(), "gelu", True, epsilon=options.number("layer_norm_eps", 1e-12))
+    a = plain_architecture(options, True, epsilon=options.number("layer_norm_eps", 1e-12))
     return dataclasses.replace(
         a,
         longest=kept(options, a.longest, offset),
@@ -129,7 +118,7 @@ def deberta_v2(options: Options) -> Architecture:
     options.only("conv_kernel_size", (0, None), "a convolution mixes rows, which is not served; v3 has none")
     types, epsilon = options.count("type_vocab_size", 0, least=0), options.number("layer_norm_eps", 1e-7)
     own = {"learned_positions": options.flag("position_biased_input", True), "epsilon": epsilon}
-    a = plain_architecture(options, Names(), "gelu", True, token_types=types, **own)
+    a = plain_architecture(options, True, token_types=types, **own)
     for name, only in (("embedding_size", a.width), ("attention_head_size", a.head_width)):
         options.only(name, (only, None), f"only {only}, which follows from hidden_size, is served")
     terms = options.value("pos_att_type", [])
@@ -165,7 +154,7 @@ def _disentangled(options: Options, parts: tuple[str, ...], longest: int) -> Dis
 
 def gpt_neo(options: Options) -> Architecture:
     """attention_types says how often a list of kinds is repeated; attention_layers is that list in full."""
-    layers, width = options.layers("num_layers"), options.count("window_size", 256)
+    layers, width = options.layers(), options.count("window_size", 256)
     types = options.value("attention_types", [[["global", "local"], layers // 2]])
     if not options.given("attention_layers"):
         try:
@@ -176,11 +165,9 @@ def gpt_neo(options: Options) -> Architecture:
             remedy = "a list of pairs: a list of global and local, and how often it stands"
             options.refuse("attention_types", remedy)
     windows = options.entries("attention_layers", {"global": None, "local": width}, layers)
-    names = Names("hidden_size", "num_heads", "num_layers", activation="activation_function")
-    own = {"epsilon": options.number("layer_norm_epsilon", 1e-5), "attention_bias": False}
-    return plain_architecture(
-        options, names, "gelu_new", False, scales=(1.0,) * layers, windows=tuple(windows), **own
-    )
+    own: dict[str, Any] = {"scales": (1.0,) * layers, "windows": tuple(windows), "attention_bias": False}
+    own["epsilon"] = options.number("layer_norm_epsilon", 1e-5)
+    return plain_architecture(options, False, act="activation_function", **own)
 
 
 def opt(options: Options) -> Architecture:
@@ -192,9 +179,9 @@ def opt(options: Options) -> Architecture:
     narrow = options.count("word_embed_proj_dim", width)
     return plain_architecture(
         options,
-        Names(hidden="ffn_dim", activation="activation_function"),
-        "relu",
         False,
+        hidden="ffn_dim",
+        act="activation_function",
         norms="before" if first else "after",
         final_norm=first and not options.flag("_remove_final_layer_norm", False),
         position_offset=2,
@@ -209,16 +196,14 @@ def opt(options: Options) -> Architecture:
 def distilbert(options: Options) -> Architecture:
     """The position embeddings are stored, whether or not they are sines."""
     options.ignore("sinusoidal_pos_embds")
-    names = Names("dim", "n_heads", "n_layers", "hidden_dim", activation="activation")
-    return plain_architecture(options, names, "gelu", True, epsilon=1e-12)
+    return plain_architecture(options, True, hidden="hidden_dim", act="activation", epsilon=1e-12)
 
 
 def gpt2(options: Options) -> Architecture:
     """Scores are always computed in the model's dtype, never in a narrower one."""
     options.ignore("reorder_and_upcast_attn")
-    names = Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions", "activation_function")
     epsilon = options.number("layer_norm_epsilon", 1e-5)
-    a = plain_architecture(options, names, "gelu_new", False, epsilon=epsilon)
+    a = plain_architecture(options, False, hidden="n_inner", act="activation_function", epsilon=epsilon)
     by_layer = options.flag("scale_attn_by_inverse_layer_idx", False)
     scale = a.head_width**-0.5 if options.flag("scale_attn_weights", True) else 1.0
     scales = tuple(scale / (k + 1 if by_layer else 1) for k in range(a.layers))

@@ -11,26 +11,22 @@ import math
 from typing import Any
 
 from jaxsens.pretrained.families.architecture import Architecture, PositionSlopes
-from jaxsens.pretrained.families.learned import Names, plain_architecture
+from jaxsens.pretrained.families.learned import plain_architecture
 from jaxsens.pretrained.families.options import Options
 from jaxsens.pretrained.families.rotation import RotaryAngles, rotary_angles
 
-_NEOX = Names()
-_GPTJ = Names("n_embd", "n_head", "n_layer", "n_inner", "n_positions", "activation_function")
-_FALCON = Names(hidden="ffn_hidden_size", activation="activation")
 
-
-def _decoder(options: Options, names: Names, activation: str, epsilon: str, **own: Any) -> Architecture:
+def _decoder(options: Options, epsilon: str, **own: Any) -> Architecture:
     """A decoder without learned positions; `epsilon` is the name of that option."""
     own = {"epsilon": options.number(epsilon), "learned_positions": False, **own}
-    return plain_architecture(options, names, activation, False, **own)
+    return plain_architecture(options, False, **own)
 
 
-def _turned(options: Options, names: Names, part: float | None) -> dict[str, Any]:
+def _turned(options: Options, part: float | None) -> dict[str, Any]:
     """The choices of a family with rotary positions."""
-    width = options.count(names.width) // options.count(names.heads)
+    width = options.count("hidden_size") // options.count("num_attention_heads")
     rotary, longest = rotary_angles(options, width, options.count("max_position_embeddings"), part)
-    return {"rotary": (rotary,) * options.layers(names.layers), "longest": longest}
+    return {"rotary": (rotary,) * options.layers(), "longest": longest}
 
 
 def gpt_neox(options: Options) -> Architecture:
@@ -39,32 +35,29 @@ def gpt_neox(options: Options) -> Architecture:
     options.table |= {"rope_theta": options.number("rotary_emb_base", 10000.0), "partial_rotary_factor": None}
     return _decoder(
         options,
-        _NEOX,
-        "gelu",
         "layer_norm_eps",
         bias=options.flag("attention_bias"),
         parallel=options.flag("use_parallel_residual"),
-        **_turned(options, _NEOX, part),
+        **_turned(options, part),
     )
 
 
 def gptj(options: Options) -> Architecture:
     """The width that is turned is an option, and the base of its angles is not."""
-    longest = options.count("n_positions")
-    turned = options.count("rotary_dim", most=max(1, options.count("n_embd") // options.count("n_head")))
+    head_width = options.count("hidden_size") // options.count("num_attention_heads")
+    turned = options.count("rotary_dim", most=max(1, head_width))
     if turned % 2:
         options.refuse("rotary_dim", "an even number: turned coordinates make pairs")
     rotary = RotaryAngles(10000.0, turned, interleaved=True)
     return _decoder(
         options,
-        _GPTJ,
-        "gelu_new",
         "layer_norm_epsilon",
+        hidden="n_inner",
+        act="activation_function",
         bias=False,
         parallel=True,
         shared_norm=True,
-        longest=longest,
-        rotary=(rotary,) * options.layers("n_layer"),
+        rotary=(rotary,) * options.layers(),
     )
 
 
@@ -73,14 +66,12 @@ def phi(options: Options) -> Architecture:
     heads = options.count("num_attention_heads")
     return _decoder(
         options,
-        _NEOX,
-        "gelu_new",
         "layer_norm_eps",
         key_heads=options.count("num_key_value_heads", heads),
         head_norms="heads" if options.flag("qk_layernorm", False) else "none",
         parallel=True,
         shared_norm=True,
-        **_turned(options, _NEOX, 0.5),
+        **_turned(options, 0.5),
     )
 
 
@@ -105,12 +96,12 @@ def falcon(options: Options) -> Architecture:
         positions: dict[str, Any] = {"score_bias": alibi, "longest": longest}
         options.ignore("rope_theta", "rope_parameters", "rope_scaling")
     else:
-        positions = _turned(options, _FALCON, None)
+        positions = _turned(options, None)
     return _decoder(
         options,
-        _FALCON,
-        "gelu",
         "layer_norm_epsilon",
+        hidden="ffn_hidden_size",
+        act="activation",
         key_heads=key_heads if new else 1 if single else heads,
         parallel=parallel or new,
         shared_norm=(parallel or new) and not both,
@@ -125,14 +116,14 @@ def bloom(options: Options) -> Architecture:
     options.ignore("pretraining_tp", "slow_but_exact", "hidden_size")
     after = "normalised rows in the residual are not served"
     options.only("apply_residual_connection_post_layernorm", (False, None), after)
-    width = "n_embed" if options.given("n_embed") else "hidden_size"
-    names = Names(width, "n_head", "n_layer", hidden="", activation="")
+    if options.given("n_embed"):
+        options.names["hidden_size"] = "n_embed"
     return _decoder(
         options,
-        names,
-        "gelu_bloom",
         "layer_norm_epsilon",
+        hidden="",
+        activation="gelu_bloom",
         embedding_norm=True,
-        score_bias=PositionSlopes(slopes(options.count("n_head"))),
+        score_bias=PositionSlopes(slopes(options.count("num_attention_heads"))),
         longest=options.count("seq_length", 2048),
     )

@@ -63,6 +63,7 @@ class Options:
         family: the family whose options they are: those that are absent have the library's defaults.
 
     Attributes:
+        names: what the family calls options that have another name in most families.
         failed: the options that an error was added for.
         read: the names that the library reads.
     """
@@ -71,6 +72,7 @@ class Options:
         self, table: Mapping[str, Any], where: str, problems: Problems, family: str | None = None
     ) -> None:
         self.table, self.where, self.problems = dict(table), where, problems
+        self.names: dict[str, str] = {}
         self._seen: set[str] = set()
         self.failed: set[str] = set()
         self.read: set[str] = set()
@@ -81,6 +83,7 @@ class Options:
         """Gives options the names and the defaults of the library."""
         self._given, self._defaults = frozenset(self.table), defaults
         self.read = {*LIBRARY["shared"], *reads, *defaults, *aliases}
+        self.names = dict(aliases)
         for other, name in aliases.items():
             if other in self.table:
                 found = self.table.pop(other)
@@ -90,10 +93,15 @@ class Options:
 
     def given(self, name: str) -> bool:
         """Returns whether the option is there, and not null."""
-        return self.table.get(name) is not None
+        return self.table.get(self.named(name)) is not None
+
+    def named(self, name: str) -> str:
+        """Returns the family's own name of an option."""
+        return self.names.get(name, name)
 
     def value(self, name: str, default: Any = REQUIRED) -> Any:
         """Returns an option as it is. Null counts as absent."""
+        name = self.named(name)
         self._seen.add(name)
         if self.given(name):
             return self.table[name]
@@ -107,6 +115,7 @@ class Options:
 
     def refuse(self, name: str, remedy: str) -> None:
         """Adds the error that an option has an unusable value, unless it has one already."""
+        name = self.named(name)
         self._seen.add(name)
         if name not in self.failed:
             self.failed.add(name)
@@ -122,9 +131,9 @@ class Options:
             return least
         return int(found)
 
-    def layers(self, name: str = "num_hidden_layers") -> int:
+    def layers(self) -> int:
         """Returns the number of layers."""
-        return self.count(name, most=inputs.MOST_LAYERS)
+        return self.count("num_hidden_layers", most=inputs.MOST_LAYERS)
 
     def number(self, name: str, default: Any = REQUIRED, *, least: float = 0.0) -> Any:
         """Returns a finite number greater than `least`, or the default."""
