@@ -43,8 +43,16 @@ def far_scores(near: float, far: float, values: float, layers: int = 1) -> Trans
     )
 
 
+@pytest.fixture(params=["host", "compiled"])
+def arithmetic(request, monkeypatch):
+    """NumPy's, and that of compiled programs."""
+    if request.param == "compiled":
+        monkeypatch.setattr(averages, "ON_HOST", 0)
+        monkeypatch.setattr(first_layer, "ON_HOST", 0)
+
+
 @pytest.mark.quick(3)
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.usefixtures("arithmetic")
 @pytest.mark.parametrize(
     ("near", "far", "values", "layers"),
     [
@@ -55,10 +63,7 @@ def far_scores(near: float, far: float, values: float, layers: int = 1) -> Trans
         (-750, -800, 1.0, 2),
     ],
 )
-def test_keys_whose_exponentials_underflow_still_count(near, far, values, layers, compiled, monkeypatch):
-    if compiled:
-        monkeypatch.setattr(averages, "ON_HOST", 0)
-        monkeypatch.setattr(first_layer, "ON_HOST", 0)
+def test_keys_whose_exponentials_underflow_still_count(near, far, values, layers):
     model, n = far_scores(near, far, values, layers), 6
     word = np.array([1] * (n - 1) + [3])
     flipped = np.array([1, 1, 2, 1, 1, 3])
@@ -69,11 +74,8 @@ def test_keys_whose_exponentials_underflow_still_count(near, far, values, layers
     assert bound.by_position[2] >= moved * (1 - 1e-9)
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_keys_that_are_not_seen_do_not_count_however_large_their_scores(compiled, monkeypatch):
-    if compiled:
-        monkeypatch.setattr(averages, "ON_HOST", 0)
-        monkeypatch.setattr(first_layer, "ON_HOST", 0)
+@pytest.mark.usefixtures("arithmetic")
+def test_keys_that_are_not_seen_do_not_count_however_large_their_scores():
     config = small(alphabet_size=2, layers=1, positions="index", mask="future", readout=1, layer_norm="none")
     parameters = Transformer(config, seed=0).parameters
     layer = parameters.layers[0]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from functools import partial
 from typing import Any
 
 import jax
@@ -74,10 +73,14 @@ def normalised(norm, epsilon, size):
     return stretch, min(np.abs(scale).max() * math.sqrt(len(scale)), stretch * size) + np.linalg.norm(bias)
 
 
+def keys_of(mask: Any, j: int, n: int) -> list[int]:
+    """The keys that row j sees, as the masks are defined."""
+    return [m for m in range(n) if reference.visible(mask, j, m)]
+
+
 def distances(mask, n):
     """How far each row's farthest visible key is; 0 where it sees none."""
-    seen = partial(reference.visible, mask)
-    return np.array([max((abs(i - j) for j in range(n) if seen(i, j)), default=0) for i in range(n)])
+    return np.array([max((abs(i - j) for j in keys_of(mask, i, n)), default=0) for i in range(n)])
 
 
 def by_the_formulas(config, given, n, size, inverse):
@@ -172,20 +175,6 @@ def test_constants_of_float32_parameters_are_computed_in_float64():
 
 
 ALL_MASKS = ["none", *(mask for mask in MASKS if mask != "none"), *map(SlidingWindow, (1, 2, 4))]
-
-
-def keys_of(mask: Any, j: int, n: int) -> list[int]:
-    """The keys that row j sees, as the masks are defined."""
-    if isinstance(mask, SlidingWindow):
-        return [m for m in range(n) if j - mask.width < m <= j]
-    sees = {
-        "none": lambda m: True,
-        "future": lambda m: m <= j,
-        "strict-future": lambda m: m < j,
-        "past": lambda m: m >= j,
-        "strict-past": lambda m: m > j,
-    }[mask]
-    return [m for m in range(n) if sees(m)]
 
 
 def random_layer(rng: np.random.Generator, mask: Any, heads: int, n: int) -> LayerConstants:
