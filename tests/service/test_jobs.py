@@ -28,7 +28,7 @@ class PlayedWorker:
         self.ready, self.starts, self.job = True, 0, None
         self.given: list[str] = []
         self.admitted: list[str] = []
-        self.deadly = {"deadly"}
+        self.deadly = ["deadly"]
         self.sent: list[dict[str, Any]] = []
         self.answer, self.end_of_process = asyncio.Future[dict[str, Any]](), asyncio.Future[None]()
 
@@ -251,7 +251,7 @@ def test_a_question_that_ends_two_processes_while_it_is_looked_at_is_given_to_no
 def test_a_question_that_was_looked_at_since_it_ended_a_process_is_looked_at_again(tmp_path):
     async def act(jobs: Jobs, worker: PlayedWorker) -> None:
         for deadly in (True, False, True, False):
-            worker.deadly = {"a"} if deadly else set()
+            worker.deadly = ["a"] if deadly else []
             with pytest.raises(HTTPException) if deadly else nullcontext():
                 assert (await jobs.look_at("a"))["id"] == "a"
 
