@@ -18,6 +18,7 @@ from jaxsens.cli.measure import DTYPES
 from jaxsens.cli.shared import (
     CacheFolder,
     Count,
+    File,
     Number,
     OptionGroup,
     Out,
@@ -45,6 +46,7 @@ class ServeOptions(OptionGroup):
         model: A model and its name: NAME=FOLDER of a published model, or NAME=package.module:make, a function without
             arguments that returns a model.
         store: The folder of what was asked and measured. A service that starts again finishes what waits.
+        reports: A folder of sweeps: the page opens DIR/NAME/report.html of each. Nothing is written there.
         host: The address to listen at. Others than this machine's own need --token; encryption is a proxy's work.
         port: The port.
         name: A further name under which the service is called, such as that of a proxy.
@@ -58,6 +60,7 @@ class ServeOptions(OptionGroup):
 
     model: Annotated[Repeated, tyro.conf.arg(metavar="NAME=WHERE", help_behavior_hint="(repeatable)")] = ()
     store: Annotated[Out, default("jaxsens-store")] = Path("jaxsens-store")
+    reports: Annotated[File, default("none", "DIR")] = None
     host: Annotated[Text, default("127.0.0.1", "ADDRESS")] = None
     port: Number = 8321
     name: Annotated[Repeated, default("none; repeatable", "NAME")] = ()
@@ -82,6 +85,8 @@ class ServeOptions(OptionGroup):
         """Adds the errors that can be found without loading a model."""
         inputs.choice("--dtype", self.dtype, DTYPES, problems)
         check_directory("--store", self.store, problems)
+        if self.reports is not None and not self.reports.is_dir():
+            problems.add("--reports", str(self.reports), "a folder with a folder for each sweep")
         if not 0 < self.port < 2**16:
             problems.add("--port", self.port, "a number from 1 to 65535")
         for option in ("most_tokens", "most_seconds", "most_memory", "most_queued"):
@@ -123,5 +128,5 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
     limits = {"queued": asked.most_queued, "seconds": asked.most_seconds, "memory": memory}
     settings = {"models": asked.models(), "dtype": asked.dtype, "most_tokens": asked.most_tokens}
     settings["cache"] = asked.compilation_cache
-    asyncio.run(serve_at(asked.store, host, asked.port, asked.name, token, limits, settings))
+    asyncio.run(serve_at(asked.store, host, asked.port, asked.name, token, limits, settings, asked.reports))
     return 0

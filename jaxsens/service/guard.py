@@ -68,9 +68,8 @@ class Guard:
         """Returns the refusal of a request, or the cookie for one who gives the token; None for what is handed on."""
         headers = request.headers
         host, origin = headers.get("host", ""), headers.get("origin")
-        name = re.sub(r":\d+$", "", host.lower()).strip(
-            "[]"
-        )  # without the port, and what is around numbers of IPv6
+        # Without the port, and what is around numbers of IPv6.
+        name = re.sub(r":\d+$", "", host.lower()).strip("[]")
         if name not in self._hosts:
             why = f"Host = {host!r}: the service is not called that; start it with --name {name}"
             return refusal(421, why)

@@ -68,10 +68,11 @@ class Routes(Starlette):
     Args:
         jobs: what was asked.
         models: what is served, by name.
+        reports: the folder of sweeps whose reports can be opened; None for none.
     """
 
-    def __init__(self, jobs: Jobs, models: Mapping[str, str]) -> None:
-        self._jobs, self._models = jobs, models
+    def __init__(self, jobs: Jobs, models: Mapping[str, str], reports: Path | None = None) -> None:
+        self._jobs, self._models, self._reports = jobs, models, reports
         one = "/v1/measurements/{id}"
         routes = [
             Route("/v1/measurements", self.measure, methods=["POST"]),
@@ -82,6 +83,8 @@ class Routes(Starlette):
             Route(f"{one}/result.parquet", self.parquet),
             *(Route(f"{one}/{name}", self._form(*form)) for name, form in _FORMS.items()),
             Route("/v1/models", self.models),
+            Route("/v1/reports", self.reports),
+            Route("/reports/{id}", self.report),
             Route("/openapi.json", self.description),
             Route("/metrics", self.metrics),
             Route("/healthz", self.healthy),
@@ -170,6 +173,26 @@ class Routes(Starlette):
         if job is None:
             raise HTTPException(404, f"id = {name!r}: no such measurement")
         return job
+
+    # Reports of sweeps
+
+    async def reports(self, request: Request) -> Response:
+        """The names of the sweeps whose reports can be opened at /reports/NAME."""
+        return JSONResponse(sorted(self._found()))
+
+    async def report(self, request: Request) -> Response:
+        """The report of a sweep, as `jaxsens report` wrote it."""
+        name = request.path_params["id"]
+        path = self._found().get(name)
+        if path is None:
+            raise HTTPException(404, f"name = {name!r}: no such report")
+        return FileResponse(path)
+
+    def _found(self) -> dict[str, Path]:
+        # By name from the folder's own list: no path that a stranger sends is opened.
+        found = () if self._reports is None else self._reports.glob("*/report.html")
+        own = (one for one in found if one.is_file() and not (one.is_symlink() or one.parent.is_symlink()))
+        return {one.parent.name: one for one in own}
 
     # The service itself
 

@@ -30,6 +30,7 @@ async def serve(
     token: str,
     limits: Mapping[str, Any],
     settings: Mapping[str, Any],
+    reports: Path | None = None,
 ) -> None:
     """Serves until a signal asks for an end: then it accepts nothing more, and ends its workers.
 
@@ -40,6 +41,7 @@ async def serve(
         token: that clients need.
         limits: what `Jobs` accepts: `queued`, `seconds`, `memory`.
         settings: of `Worker`.
+        reports: the folder of sweeps whose reports can be opened.
 
     Raises:
         InputError: for a store that cannot be used, a model that cannot be loaded, or a port that is taken.
@@ -48,7 +50,7 @@ async def serve(
     with closing(Store(folder)) as store, _listening(host, port) as listener:
         workers = [WorkerProcess(settings, environment) for environment in device_environments()]
         jobs = Jobs(store, workers, **limits)
-        app = Guard(Routes(jobs, settings["models"]), token, (*LOCAL, host, *names), port)
+        app = Guard(Routes(jobs, settings["models"], reports), token, (*LOCAL, host, *names), port)
         Connection.most = most_connections()
         config = uvicorn.Config(
             app,

@@ -181,6 +181,36 @@ def test_who_follows_a_job_hears_of_each_change_and_of_the_end_of_the_service(tm
     played(tmp_path, act)
 
 
+def test_reports_of_a_folder_are_listed_and_opened_and_nothing_else_of_it(tmp_path):
+    folder, away = tmp_path / "sweeps", tmp_path / "away"
+    for place in (folder / "a b", folder / "points", away):
+        place.mkdir(parents=True)
+    (folder / "a b" / "report.html").write_text("<p>of a</p>")
+    (away / "report.html").write_text("of another")
+    (folder / "points" / "secret.html").write_text("no report")
+    (folder / "linked").symlink_to(away)
+    (folder / "points" / "report.html").symlink_to(away / "report.html")
+
+    async def act(jobs: Jobs, worker: PlayedWorker) -> None:
+        for reports, names in ((folder, ["a b"]), (None, [])):
+            transport = httpx.ASGITransport(Routes(jobs, {"tiny": ""}, reports))
+            async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
+                assert (await http.get("/v1/reports")).json() == names
+                answer = await http.get("/reports/a%20b")
+                assert (answer.status_code, "of a" in answer.text) == ((200, True) if names else (404, False))
+                for other in (
+                    "linked",
+                    "points",
+                    "..%2Faway",
+                    "%2e%2e",
+                    "a b%2Freport.html",
+                    "points%2Fsecret.html",
+                ):
+                    assert (await http.get(f"/reports/{other}")).status_code == 404
+
+    played(tmp_path / "store", act)
+
+
 @pytest.mark.parametrize("wait", ["nan", "-1", "soon", "1e9"])
 def test_a_wait_is_a_number_of_seconds_and_has_an_end(tmp_path, monkeypatch, wait):
     async def act(jobs: Jobs, worker: PlayedWorker) -> None:

@@ -42,7 +42,11 @@ def service(tmp_path_factory):
     write_folder(folder, "bert")
     moods = classifier(place / "moods")
     models = {"cats": str(folder), "moods": str(moods), "slow": "tests.service.served:slow"}
-    with serving(place / "store", models) as served:
+    (place / "sweeps" / "of one").mkdir(parents=True)
+    (place / "sweeps" / "of one" / "report.html").write_text(
+        "<h1>A report</h1><script>document.title = 'ran'</script>"
+    )
+    with serving(place / "store", models, "--reports", str(place / "sweeps")) as served:
         yield served
 
 
@@ -272,6 +276,14 @@ def test_an_estimate_is_asked_and_shown_before_exact_values_that_take_long(page)
 @pytest.mark.parametrize(
     "page", [{"viewport": {"width": one, "height": 800}} for one in (400, 320)], indirect=True, ids=str
 )
+def test_the_report_of_a_sweep_is_opened_and_runs_no_script(page):
+    page.get_by_text("How does it change as inputs grow?").click()
+    with page.context.expect_page() as opened:
+        page.get_by_role("link", name="of one").click()
+    opened.value.get_by_role("heading", name="A report").wait_for()
+    assert opened.value.title() != "ran"
+
+
 def test_a_narrow_screen_needs_no_sideways_scrolling(page):
     measure(page)
     width = page.evaluate_handle("document.documentElement").get_property("scrollWidth").json_value()
