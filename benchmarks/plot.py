@@ -63,15 +63,8 @@ def _panel(axis: Any, rows: Sequence[Row], layers: int) -> None:
             axis.plot(
                 row.n, row.seconds, style.marker, color=style.colour, markerfacecolor=face, markersize=6
             )
-        axis.plot(
-            [],
-            [],
-            style.marker,
-            color=style.colour,
-            dashes=style.dashes,
-            linestyle="-",
-            label=METHODS[method],
-        )
+        drawn = {"color": style.colour, "marker": style.marker, "linestyle": style.linestyle}
+        axis.plot([], [], label=METHODS[method], **drawn)
         if method == LIMITED:
             limits = [row.limit_seconds for row in line]
             axis.plot(lengths, limits, ":", color=GREY, label=f"physical limit of {LIMITED}")

@@ -250,7 +250,8 @@ class _Training:
             begun = self.step
             self.step += config.data.steps_per_call
             batch = batches(config, self.step) if self.step < total else None
-            self._record(begun, tokens.shape[-1] - 1, *map(np.asarray, measured), optimum)
+            losses, norms = map(np.asarray, measured)
+            self._record(begun, tokens.shape[-1] - 1, losses, norms, optimum)
 
     def _record(self, begun: int, length: int, losses: np.ndarray, norms: np.ndarray, optimum: float) -> None:
         loss, norm = float(np.mean(losses)), float(np.mean(norms))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -152,7 +153,12 @@ def test_variants_differ_in_marker_and_dashes_so_that_black_and_white_suffices()
 def test_a_users_settings_do_not_change_the_figure_and_are_left_alone():
     plain = figure_bytes(draw(), "svg")
     assert b"<dc:date>" not in plain
-    settings = {"font.size": 31.0, "axes.facecolor": "black", "lines.linewidth": 9, "svg.hashsalt": "mine"}
+    settings: Any = {
+        "font.size": 31.0,
+        "axes.facecolor": "black",
+        "lines.linewidth": 9,
+        "svg.hashsalt": "mine",
+    }
     with matplotlib.rc_context(settings):
         before = dict(matplotlib.rcParams)
         for format in ("png", "pdf"):
