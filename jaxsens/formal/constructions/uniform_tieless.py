@@ -86,21 +86,19 @@ def measure(model: Transformer, n: int, words: ArrayLike | None = None) -> Unifo
     uniform = uniform_heads(model.parameters)
     with numerics(model.config.dtype):
         runs = [_run(model.config, model.parameters, batch) for batch in batches(model.config, tried)]
-    layers, magnitudes = jax.tree.map(
-        lambda *parts: np.concatenate(parts).astype(np.float64)[: len(tried)], *runs
+    found, *extremes = zip(*runs, strict=True)
+    of_words = [np.concatenate(parts)[: len(tried)] for parts in zip(*found, strict=True)]
+    gaps = [np.where(np.array(one)[:, None], np.inf, gap) for one, gap in zip(uniform, of_words, strict=True)]
+    spreads, magnitudes = (
+        jax.tree.map(lambda *parts: np.max(parts, axis=0).astype(np.float64), *parts) for parts in extremes
     )
-    magnitudes = magnitudes.max(axis=0)
-    gaps = [
-        np.where(np.array(one)[:, None], np.inf, gap) for one, (gap, _) in zip(uniform, layers, strict=True)
-    ]
     if not np.isfinite(magnitudes).all():
         k = int(np.argmin(np.isfinite(magnitudes).all(axis=1)))
         problems.add("model", f"x^({k}) is not finite", "parameters with which activations stay finite")
         problems.raise_if_any()
     certain = tuple(_certain(model, tried, gaps, magnitudes, problems))
     problems.raise_if_any()
-    spreads = tuple(spread.max(axis=0) for _, spread in layers)
-    return UniformTieless(n, len(tried), words is None, uniform, certain, magnitudes, spreads)
+    return UniformTieless(n, len(tried), words is None, uniform, certain, magnitudes, tuple(spreads))
 
 
 def check_measurable(model: Transformer, n: int, words: ArrayLike | None, problems: Problems) -> None:
@@ -197,19 +195,20 @@ def _check_words(config: TransformerConfig, n: int, words: ArrayLike, problems: 
 @compiled(static=1)
 def _run(
     config: TransformerConfig, parameters: TransformerParameters, words: Any
-) -> tuple[list[tuple[Array, Array]], Array]:
-    """For each layer gaps (words, heads, n), spreads (words, heads, width); magnitudes (words, layers + 1, width)."""
+) -> tuple[list[Array], list[Array], Array]:
+    """For each layer gaps (words, heads, n) and the largest spreads (heads, width); magnitudes (layers + 1, width)."""
 
-    def one(tokens: Array) -> tuple[list[tuple[Array, Array]], Array]:
+    def one(tokens: Array) -> tuple[list[Array], list[Array], Array]:
         kept, y = layers.trace(config, parameters, tokens)
-        found = []
+        gaps, spreads = [], []
         for k, values in enumerate(kept):
-            gaps = _gaps(config, parameters, k, values.queries, values.keys)
+            gaps.append(_gaps(config, parameters, k, values.queries, values.keys))
             moved = jnp.einsum("hjc,hcd->hjd", values.values, parameters.layers[k].output)
-            found.append((gaps, jnp.max(moved, axis=1) - jnp.min(moved, axis=1)))
-        return found, jnp.max(jnp.abs(jnp.stack([*(values.x for values in kept), y])), axis=1)
+            spreads.append(jnp.max(moved, axis=1) - jnp.min(moved, axis=1))
+        return gaps, spreads, jnp.max(jnp.abs(jnp.stack([*(values.x for values in kept), y])), axis=1)
 
-    return jax.vmap(one)(words)
+    gaps, *extremes = jax.vmap(one)(words)
+    return gaps, *jax.tree.map(lambda of_words: jnp.max(of_words, axis=0), extremes)
 
 
 def _gaps(

@@ -122,13 +122,17 @@ def fragment(name: str) -> Fragment:
     Raises:
         InputError: If there is no such fragment.
     """
+    return _fragment("fragment: name", name)
+
+
+def _fragment(argument: str, name: str) -> Fragment:
     if name in FRAGMENTS:
         return FRAGMENTS[name]
     bracketed = _BRACKETED.fullmatch(name.replace(" ", ""))
     listed = frozenset(bracketed[1].split(",")) if bracketed else frozenset()
     if not listed or listed - {*OPERATORS, "predicates"}:
         raise InputError(
-            f"fragment: name = {name!r}: give one of {', '.join(FRAGMENTS)}, or LTL[...] with some of "
+            f"{argument} = {name!r}: give one of {', '.join(FRAGMENTS)}, or LTL[...] with some of "
             f"{', '.join(OPERATORS)}, predicates, such as LTL[Y,X]"
         )
     return Fragment(name, listed - {"predicates"}, predicates="predicates" in listed)
@@ -151,7 +155,7 @@ def violations(
     formula: Formula, within: str | Fragment | None = None, alphabet: Sequence[str] | None = None
 ) -> tuple[Violation, ...]:
     """Every subformula that the fragment `within` or the alphabet excludes, innermost first; () if there is none."""
-    allowed = fragment(within) if isinstance(within, str) else within
+    allowed = _fragment("formula: within", within) if isinstance(within, str) else within
     found = []
     for part in subformulas(formula):
         if alphabet is not None and isinstance(part, Symbol) and part.name not in alphabet:
