@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import cache, partial
@@ -40,6 +41,8 @@ from jaxsens.service.store import ENDED, StoredJob
 _TITLE = "Sensitivity by token"
 _LISTED, _LONGEST_WAIT = 100, 60.0
 _PAGE = Path(__file__).parent / "page"
+_OF_REPORTS = ("*/report.html", "*/*.csv", "*/figures/*")
+_REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; form-action 'none'"
 _PAGES = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js"}
 
 
@@ -84,7 +87,7 @@ class Routes(Starlette):
             *(Route(f"{one}/{name}", self._form(*form)) for name, form in _FORMS.items()),
             Route("/v1/models", self.models),
             Route("/v1/reports", self.reports),
-            Route("/reports/{id}", self.report),
+            Route("/reports/{id:path}", self.report),
             Route("/openapi.json", self.description),
             Route("/metrics", self.metrics),
             Route("/healthz", self.healthy),
@@ -177,22 +180,28 @@ class Routes(Starlette):
     # Reports of sweeps
 
     async def reports(self, request: Request) -> Response:
-        """The names of the sweeps whose reports can be opened at /reports/NAME."""
-        return JSONResponse(sorted(self._found()))
+        """The names of the sweeps whose reports can be opened at /reports/NAME/report.html."""
+        names = [one.removesuffix("/report.html") for one in self._files() if one.endswith("/report.html")]
+        return JSONResponse(sorted(names))
 
     async def report(self, request: Request) -> Response:
-        """The report of a sweep, as `jaxsens report` wrote it."""
+        """The report of a sweep, as `jaxsens report` wrote it, or a table or figure that it links to."""
         name = request.path_params["id"]
-        path = self._found().get(name)
+        path = self._files().get(name)
         if path is None:
-            raise HTTPException(404, f"name = {name!r}: no such report")
-        return FileResponse(path)
+            raise HTTPException(404, f"{name!r}: no such report")
+        return FileResponse(path, headers={"Content-Security-Policy": _REPORT_POLICY})
 
-    def _found(self) -> dict[str, Path]:
-        # By name from the folder's own list: no path that a stranger sends is opened.
-        found = () if self._reports is None else self._reports.glob("*/report.html")
-        own = (one for one in found if one.is_file() and not (one.is_symlink() or one.parent.is_symlink()))
-        return {one.parent.name: one for one in own}
+    def _files(self) -> dict[str, Path]:
+        # From the folder's own list: no path that a stranger sends is opened. Neither links nor what lies behind them.
+        if self._reports is None:
+            return {}
+        root = self._reports.resolve()
+        found = {one: one.relative_to(root).as_posix() for wanted in _OF_REPORTS for one in root.glob(wanted)}
+        readable = (
+            one for one in found if one.resolve() == one and one.is_file() and os.access(one, os.R_OK)
+        )
+        return {found[one]: one for one in readable if found[one].isprintable()}
 
     # The service itself
 

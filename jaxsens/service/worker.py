@@ -57,9 +57,12 @@ def check_given(given: Collection[str], problems: Problems) -> None:
             problems.add("--model", one, "a name of letters, digits, dots and hyphens before the =")
         elif sum(other.startswith(f"{name}=") for other in given) > 1:
             problems.add("--model", one, "each name once")
+        elif not place:
+            problems.add("--model", one, "NAME=FOLDER or NAME=package.module:make")
         elif not named and _folder_of(place) is None:
-            remedy = f"a folder that is there, or package.module:make{hub_command(place)}"
-            problems.add("--model", f"{name}={place}", remedy)
+            problems.add(
+                "--model", one, f"a folder that is there, or package.module:make{hub_command(place)}"
+            )
 
 
 def _folder_of(place: str) -> Path | None:

@@ -151,8 +151,9 @@ def logits(
         held = max(most * n * min(n, max(1, SCORES_IN_MEMORY // (most * n))), n * config.width)
     else:
         held = 4 * n * config.width
-    size = min(len(tokens), max(1, _NUMBERS_IN_MEMORY // held))
     with numerics(config.dtype):
+        outputs = jax.eval_shape(partial(of_word, config), parameters, tokens[0]).size
+        size = min(len(tokens), max(1, _NUMBERS_IN_MEMORY // max(held, outputs)))
         parts = []
         for first in range(0, len(tokens), size):
             # The last part is filled up, so that one compiled function serves all parts.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -190,23 +192,29 @@ def test_reports_of_a_folder_are_listed_and_opened_and_nothing_else_of_it(tmp_pa
     (folder / "points" / "secret.html").write_text("no report")
     (folder / "linked").symlink_to(away)
     (folder / "points" / "report.html").symlink_to(away / "report.html")
+    (folder / "a b" / "points.csv").write_text("n,mean")
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff")).mkdir()
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff/report.html")).write_text("a name that is no text")
 
     async def act(jobs: Jobs, worker: PlayedWorker) -> None:
         for reports, names in ((folder, ["a b"]), (None, [])):
             transport = httpx.ASGITransport(Routes(jobs, {"tiny": ""}, reports))
             async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
                 assert (await http.get("/v1/reports")).json() == names
-                answer = await http.get("/reports/a%20b")
+                answer = await http.get("/reports/a%20b/report.html")
                 assert (answer.status_code, "of a" in answer.text) == ((200, True) if names else (404, False))
-                for other in (
-                    "linked",
-                    "points",
-                    "..%2Faway",
-                    "%2e%2e",
-                    "a b%2Freport.html",
-                    "points%2Fsecret.html",
-                ):
-                    assert (await http.get(f"/reports/{other}")).status_code == 404
+                assert ("form-action 'none'" in answer.headers.get("content-security-policy", "")) == bool(
+                    names
+                )
+                assert (await http.get("/reports/a%20b/points.csv")).status_code == answer.status_code
+                others = (
+                    "linked/report.html",
+                    "points/report.html",
+                    "points/secret.html",
+                    "a b",
+                )
+                for other in (*others, "..%2Faway%2Freport.html", "%2e%2e/away/report.html", "/etc/passwd"):
+                    assert (await http.get(f"/reports/{other}")).status_code == 404, other
 
     played(tmp_path / "store", act)
 

@@ -83,6 +83,8 @@ class Language(ABC):
     Wherever "after n symbols" is said, the prefix of n symbols is drawn as `sample_prefixes` draws it: the first n
     symbols of a word of the law that has at least n symbols. All randomness comes from the NumPy generator given.
 
+    A class of your own is a `config` of `jaxsens.core.base.strict`, which checks its options: `p: Probability = 0.5`.
+
     Raises:
         InputError: From the class and every method, naming each argument that cannot be used and the remedy.
     """

@@ -489,6 +489,6 @@ const ready = Promise.all([json('/openapi.json'), json('/v1/models').catch(() =>
   addEventListener('hashchange', fromAddress)
   if (location.hash.length > 1) fromAddress()
 })
-const report = (name) => make('a', { href: '/reports/' + encodeURIComponent(name), textContent: name, target: '_blank' })
+const report = (name) => make('a', { href: `/reports/${encodeURIComponent(name)}/report.html`, textContent: name, target: '_blank' })
 json('/v1/reports').then((names) => find('#reports').append(...names.map((name) => make('li', {}, report(name))))).catch(() => null)
 ready.catch((error) => state(error.message, true)).then(remember)
