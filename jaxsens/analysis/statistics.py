@@ -79,14 +79,14 @@ def reduced_layers(
     O(n^2 width) operations each, and again for the reduction.
 
     Raises:
-        InputError: for numbers that are not `finite`, an array of the reduction which is taken off its result.
+        InputError: if the reduction's array `finite`, which is not returned, is False anywhere.
     """
     with numerics(model.dtype):
         parameters = jax.tree.map(jnp.asarray, model.parameters)
         found = jax.device_get(_reduced(attending, reduction, option, parameters, jnp.asarray(word)))
     for k, layer in enumerate(found):
         if not layer.pop("finite").all():
-            why = f"scores or attention weights of layer {k} are not finite; use float64, or smaller weights"
+            why = f"attention scores, or weights, of layer {k} are not finite; use float64, or smaller parameters"
             raise InputError.note("model", why, subject=function)
     return found
 

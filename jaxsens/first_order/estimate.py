@@ -218,16 +218,21 @@ class PlannedEstimate(PlannedRun):
         return cls(**{**given, "engine": engine, "choice": choice, "combined": combined})
 
     @cached_property
+    def _block(self) -> tuple[Cost, Any]:
+        return self.of_count(self.combined)
+
+    @cached_property
     def parameters(self) -> Any:
-        return self.of_count(self.combined)[1]
+        return self._block[1]
 
     @cached_property
     def cost(self) -> Cost:
-        return self.of_count(self.combined)[0]
+        return self._block[0]
 
     @cached_property
     def prepared(self) -> PreparedEstimate:
-        return abstract_estimate(self.engine, self.parameters, self.n)
+        with numerics(self.model.dtype):
+            return abstract_estimate(self.engine, self.parameters, self.n)
 
     @property
     def memory(self) -> int:

@@ -86,6 +86,11 @@ class AttentionData:
         columns = (rows["n"], rows[self.column(statistic)].astype(float), rows["seed"])
         return fit_exponent(*columns, line, NAMES[statistic])
 
+    def median(self, line: str, layer: int, n: int, statistic: str) -> float:
+        """The median over seeds at a length; NaN if a seed has none there."""
+        rows = self.lines.query("line == @line and layer == @layer and n == @n")
+        return float(np.median(rows[self.column(statistic)].to_numpy(np.float64))) if len(rows) else np.nan
+
 
 def attention_sections(table: Shown, data: SweepData, rows: Sequence[Mapping[str, Any]]) -> list[Section]:
     """The section of a report on the rows of attention.csv; none without rows."""
@@ -128,8 +133,8 @@ def attention_table(data: AttentionData) -> ReportTable:
     longest = max(int(n) for n in data.table["n"])
 
     def value(statistic: str, place: tuple[str, int]) -> str:
-        found = data.values(*place, statistic).get(longest)
-        return DASH if found is None or np.isnan(found.median) else f"{found.median:.3g}"
+        found = data.median(*place, longest, statistic)
+        return DASH if np.isnan(found) else f"{found:.3g}"
 
     def power(statistic: str, place: tuple[str, int]) -> str:
         fit = data.fit(*place, statistic)

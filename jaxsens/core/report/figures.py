@@ -142,7 +142,8 @@ def measured_line(
 def sensitivity_panel(
     points: pandas.DataFrame, labels: Mapping[str, str], *, statistic: str, norm: str = "l2"
 ) -> Panel:
-    """One statistic against input length: a line for each variant that has a label, in its style among all."""
+    """One statistic against input length: a line for each variant that has a label, in the style that the variant has
+    among all variants of `points`."""
     styles = variant_styles(points["variant"])
     lines = [
         measured_line(points, variant, statistic, label, styles[variant]) for variant, label in labels.items()

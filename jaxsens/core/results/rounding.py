@@ -204,12 +204,12 @@ def rounding_of(
     parameters: Any,
     placement: Placement,
 ) -> tuple[Engine, ErrorBounds | None]:
-    """Returns the engine, and a bound of the rounding of each entry of an output that it subtracts; None if it bounds
-    that itself.
+    """Returns the engine, and a bound of the rounding of each entry of an output that it subtracts; None if the engine
+    bounds its own rounding.
 
     For a PyTorch model, one whose parameters are split, and one that takes long, a few roundings of the output are
-    assumed. So they are of an output that every pass gives as the same number, unless the model promises it to be
-    exact: 1 + 1e-50 is 1 in each. An engine that bounds its own rounding needs no pass.
+    assumed. They are also assumed for an output that every pass gives as the same number, unless the model promises it
+    to be exact: 1 + 1e-50 is 1 in each. An engine that bounds its own rounding needs no pass.
     """
     (batch, n), known = tokens.shape, TransformerApply | LayeredApply | TorchApply
     if isinstance(engine, VmapEngine) and not isinstance(innermost(engine.apply), known):  # a user's function
@@ -307,7 +307,8 @@ def _spread(count: int, most: int) -> Int[np.ndarray, " chosen"]:
 
 def _passes(model: Model, n: int, dtype: str) -> tuple[Callable[..., Array], str, bool] | None:
     """Returns a program of (words, rounding, numbers of words), with numbers moved by roundings of a dtype; its dtype;
-    whether it is the model's. The words are (2, room, n): those of draw 0, which moves nothing, and of the others.
+    whether it is the model's. The words are (1 or 2, room, n): those of draw 0, which moves nothing, and, if there are
+    any, of the others.
 
     None where there is no pass (of PyTorch, and of parameters that are split), or it takes long. A jaxsens transformer
     is run in its float64 form, whose positions and temperatures are formulas.
@@ -424,7 +425,7 @@ def _is_wide(jaxpr: Any) -> bool:
 def _moved(numbers: Any, draw: Array | None, step: Array, narrow: bool = False) -> Any:
     """Returns numbers in float64, each moved by a rounding, up or down as a hash of its place says.
 
-    Draw 0 moves none; None says so as the program is compiled.
+    Draw 0 moves none. None also moves none, and compiles no code for it.
 
     `step` is the rounding of the arithmetic; with `narrow`, numbers of fewer digits have their own.
     """

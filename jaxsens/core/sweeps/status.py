@@ -75,8 +75,8 @@ class ExpectedPoints:
 def expected_points(
     chosen: Iterable[Point], platform: Platform | None = None, refused: list[tuple[Point, str]] | None = None
 ) -> Iterator[ExpectedPoints]:
-    """Yields what the chosen points take on a platform, by default JAX's, variant by variant and by rising n. Of those
-    that cannot be measured, `refused` gets the first one and why. Nothing is run."""
+    """Yields what the chosen points take on a platform, by default JAX's, variant by variant and by rising n. Nothing
+    is run. `refused` gets the first point of each variant and length that cannot be measured, and why."""
     groups: dict[tuple[str, int], list[Point]] = {}
     for point in chosen:
         groups.setdefault(point.group, []).append(point)

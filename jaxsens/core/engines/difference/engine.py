@@ -223,7 +223,8 @@ class DifferenceEngine(ConfigEngine):
                 flip += 4 * n * config.width * config.layer(k).heads + 4 * n * heads
         wide = max((config.layer(k).feed_forward for k in range(config.layers)), default=0) + config.width
         batch = self.preferred_batch(n, platform)
-        each = min(n, ROW_BLOCK) * wide + n * config.width + 12 * scores
+        first = changed_rows(config.layer(0).mask, (1, 2), 3) if config.layers else (0, 3)
+        each = rows_of_block(n, ROW_BLOCK, first == (0, 3)) * wide + n * config.width + 12 * scores
         block = batch * each * jnp.result_type(float).itemsize
         # Whole rows, with three layers or more, take four exponentials a score.
         full = config.layers > 2 or row is None

@@ -39,7 +39,8 @@ from jaxsens.core.models.transformer.trace import LayerTrace, gate_inputs, layer
 class Prepared:
     """The unflipped run: tokens, the trace of every layer, y^(L), and the values for the first layer's closed form.
 
-    If one row is read out, y^(L) is that row, in which alone the last layer's trace is valid.
+    If one row is read out, y^(L) is that row alone, and what follows from attention in the last layer's trace is 0 in
+    other rows.
     """
 
     tokens: Int[Array, " n"]

@@ -85,9 +85,8 @@ def levels_of(layer: TracedLayer, row: int | None = None) -> Levels:
     def of_level(level: Bool[Array, "heads m n"]) -> tuple[Array, ...]:
         key = jnp.where(jnp.any(level, -1), jnp.argmax(level, -1), -1)
         alone = jnp.take_along_axis(trace.values, jnp.maximum(key, 0)[..., None], axis=1)
-        if not isinstance(
-            config.weighting, AverageHard
-        ):  # the value of the one key, without a pass over all keys
+        if not isinstance(config.weighting, AverageHard):
+            # The value of the one key, without a pass over all keys.
             total, spread = jnp.where((key >= 0)[..., None], alone, 0), jnp.zeros_like(alone)
         else:
             total = weighted_sums(level.astype(trace.values.dtype), trace.values, True)

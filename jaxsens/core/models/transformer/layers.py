@@ -93,7 +93,7 @@ def through_head(config: TransformerConfig, parameters: TransformerParameters, r
 
 
 def apply(config: TransformerConfig, parameters: TransformerParameters, tokens: Tokens) -> Outputs:
-    """Returns the model's output on one input: `read_out` of `activations`. Of the last layer, only what is read out.
+    """Returns the model's output on one input. Of the last layer, only what is read out is computed.
 
     It takes `apply_operations` operations.
     """

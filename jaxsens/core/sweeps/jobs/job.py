@@ -175,7 +175,7 @@ def run(job: Job[Item, Row], console: Console, chosen: Sequence[Item] | None = N
     running = _Run(job, console, chosen)
     with only_inside(job.directory) if job.folders else nullcontext(), noting(*ENDING) as request:
         try:
-            # No link leads out of the directory from where a record belongs.
+            # A link that leads out of the directory from where a record belongs is refused.
             places = {path.parent for path in map(job.path, job.items) if path is not None}
             for place in sorted(places | {job.directory / name for name in job.folders}):
                 place_of(place / "record")
