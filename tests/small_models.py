@@ -72,7 +72,7 @@ def random_parameters(config: TransformerConfig, seed: int = 0, length: int = 6)
     if parameters.components is not None:
         # Components up to n^3 would bury everything else.
         terms = config.coordinate_terms
-        largest = np.array([np.abs(term.values(length)).max() for term in terms])
+        largest = np.array([np.abs(term.values(length)).max() or 1.0 for term in terms])
         parameters = dataclasses.replace(parameters, components=parameters.components / largest[:, None])
     return parameters
 

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from tests.wide.numbers import FUNCTIONS, LARGER, Precise
 
@@ -55,9 +56,10 @@ class Program:
 
 
 def traced(function: Callable[..., Any], *args: Any) -> Program:
-    """Returns the program of function(*args), traced in the caller's 64-bit mode."""
+    """Returns the program of function(*args), traced in the caller's 64-bit mode, without what it makes for nobody."""
     closed, shapes = jax.make_jaxpr(function, return_shape=True)(*args)
-    return Program(closed, jax.tree.structure(shapes))
+    used, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    return Program(closed.replace(jaxpr=used), jax.tree.structure(shapes))
 
 
 def is_float(dtype: Any) -> bool:

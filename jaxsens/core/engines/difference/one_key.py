@@ -243,7 +243,7 @@ def _beside_others(
 def key_term(
     weights: tuple[Numbers, Numbers, Numbers], error: Numbers, pull: Pull, dv: HeadsMoved, part: Numbers
 ) -> HeadsMoved:
-    """Returns p' u' - p u of one key, from its weights p and p' and p' - p, by the form whose terms are smaller:
+    """Returns p' u' - p u of one key, from its weights p and p' and p' - p, by the form whose bound is smaller:
 
         (p' - p) u + p' Dv     or     p' u' - p u .
 
@@ -256,15 +256,15 @@ def key_term(
     error_bound = error * sizes[0] + jnp.abs(change) * pull.old_error + new * (dv.error + part * sizes[2])
     plain_bound = new * (part * sizes[1] + pull.new_error)
     plain_bound = plain_bound + old * (part * sizes[0] + pull.old_error) + error * sizes[1]
-    by_parts = plain < difference
+    bounds = plain_bound + u * plain, error_bound + u * difference
+    by_parts = bounds[0] < bounds[1]
     db = jnp.where(
         by_parts[..., None],
         new[..., None] * pull.new - old[..., None] * pull.old,
         change[..., None] * pull.old + new[..., None] * dv.db,
     )
     tiny = jnp.finfo(change.dtype).tiny * (sizes[0] + sizes[2])  # what a weight that underflows would pull
-    error_bound = jnp.where(by_parts, plain_bound + u * plain, error_bound + u * difference)
-    return HeadsMoved(db, error_bound + tiny)
+    return HeadsMoved(db, jnp.where(by_parts, *bounds) + tiny)
 
 
 def own_row(layer: TracedLayer, other_keys: OtherKeys | None, flip: KeyMoved, dq: HeadsMoved) -> HeadsMoved:
