@@ -127,8 +127,9 @@ def test_the_labels_of_a_classifier_are_offered_and_measured(page):
     page.get_by_label("Token", exact=True).select_option(label=NAMES["1"])
     page.get_by_label("Against", exact=True).select_option(label=NAMES["2"])
     measure(page)
-    assert NAMES["1"] in page.locator("#history li").first.inner_text()
-    assert f"against {json.dumps(NAMES['2'])}" in page.locator("#history li").first.inner_text()
+    asked = page.locator("#history li", has_text=NAMES["1"]).first
+    asked.wait_for()
+    assert f"against {json.dumps(NAMES['2'])}" in asked.inner_text()
 
 
 def test_it_works_by_keyboard_alone(page):
