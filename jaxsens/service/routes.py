@@ -181,16 +181,16 @@ class Routes(Starlette):
 
     async def reports(self, request: Request) -> Response:
         """The names of the sweeps whose reports can be opened at /reports/NAME/report.html."""
-        names = [one.removesuffix("/report.html") for one in self._files() if one.endswith("/report.html")]
+        files = await run_in_threadpool(self._files)  # the folder may be on a slow disk
+        names = (one.removesuffix("/report.html") for one in files if one.endswith("/report.html"))
         return JSONResponse(sorted(names))
 
     async def report(self, request: Request) -> Response:
         """The report of a sweep, as `jaxsens report` wrote it, or a table or figure that it links to."""
-        name = request.path_params["id"]
-        path = self._files().get(name)
-        if path is None:
+        name, files = request.path_params["id"], await run_in_threadpool(self._files)
+        if name not in files:
             raise HTTPException(404, f"{name!r}: no such report")
-        return FileResponse(path, headers={"Content-Security-Policy": _REPORT_POLICY})
+        return FileResponse(files[name], headers={"Content-Security-Policy": _REPORT_POLICY})
 
     def _files(self) -> dict[str, Path]:
         # From the folder's own list: no path that a stranger sends is opened. Neither links nor what lies behind them.

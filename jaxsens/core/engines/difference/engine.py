@@ -203,12 +203,13 @@ class DifferenceEngine(ConfigEngine):
         if config.layers and row is not None:
             last = config.layer(config.layers - 1)
             forward -= 4 * n * (n - 1) * last.heads * last.head_width
-        flip, scores, reach = 0.0, 0, (1, 2)
+        flip, scores, reach, first_rows = 0.0, 0, (1, 2), 0
         for k in range(config.layers):
             heads = config.layer(k).heads * config.layer(k).head_width
             reach = changed_rows(config.layer(k).mask, reach, 3)
             maps = (2 * config.width + 12) * (heads + 2 * config.layer(k).feed_forward)  # with their errors
             if k == 0:
+                first_rows = rows_of_block(n, ROW_BLOCK, reach == (0, 3))
                 flip += rows * (12 * heads + 40 * config.layer(k).heads + maps) + (
                     4 * n * heads if rows > 1 else 0
                 )
@@ -223,8 +224,7 @@ class DifferenceEngine(ConfigEngine):
                 flip += 4 * n * config.width * config.layer(k).heads + 4 * n * heads
         wide = max((config.layer(k).feed_forward for k in range(config.layers)), default=0) + config.width
         batch = self.preferred_batch(n, platform)
-        first = changed_rows(config.layer(0).mask, (1, 2), 3) if config.layers else (0, 3)
-        each = rows_of_block(n, ROW_BLOCK, first == (0, 3)) * wide + n * config.width + 12 * scores
+        each = first_rows * wide + n * config.width + 12 * scores
         block = batch * each * jnp.result_type(float).itemsize
         # Whole rows, with three layers or more, take four exponentials a score.
         full = config.layers > 2 or row is None
