@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -233,3 +234,19 @@ def test_a_signal_is_heard_between_flips_whose_roundings_are_moved(monkeypatch):
     with pytest.raises(jaxsens.MeasurementInterrupted):
         jaxsens.flip_sensitivity(lambda tokens: (matrix[tokens] @ matrix @ matrix).mean(0), [0, 1] * 8, 2)
     assert len(calls) == 1
+
+
+def test_the_rounding_of_a_model_of_a_million_numbers_is_that_of_its_dtype():
+    """Only one pass, in float64 and with nothing moved, is made of so large a model."""
+    config = TransformerConfig(70_000, width=16, heads=2, layers=2, feed_forward=16)
+    tokens = np.random.default_rng(0).integers(0, 70_000, 12)
+    flips = {i: [(int(tokens[i]) + 1) % 70_000] for i in range(11)}
+    found, true = (
+        jaxsens.flip_sensitivity(
+            jaxsens.Transformer(one, seed=0), tokens, flips, engine="vmap", progress=False
+        )
+        for one in (config, replace(config, dtype="float64"))
+    )
+    assert found.resolved.all()
+    assert 1e-7 < found.resolution.min() <= found.resolution.max() < 1e-4
+    assert np.all(np.abs(found.values - true.values) <= found.resolution)
