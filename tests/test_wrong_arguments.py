@@ -140,7 +140,7 @@ def test_a_wrong_value_of_an_option_is_one_error(command, capsys):
 def test_a_model_without_a_place_starts_no_service(capsys):
     code, _, said = run(capsys, "serve", "--model", "one")
     assert code == 2
-    assert "--model = 'one='" in said
+    assert "--model = 'one': NAME=FOLDER" in said
     assert "http://" not in said
 
 
