@@ -1,4 +1,4 @@
-"""The shape of the source: which way imports run and what they cost, the lines of rooms, and the public names."""
+"""The shape of the source: which way imports run and what they cost, lines of rooms, public names, and texts."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jaxsens
+from jaxsens.core.report import texts
 from tools.lines import Count, Plan
 from tools.planted import faults
 
@@ -407,3 +408,20 @@ def test_a_fault_has_a_place_something_that_it_does_and_tests(name):
     assert callable(fault.body())
     assert fault.tests
     assert all((ROOT / file).is_file() for file in fault.tests)
+
+
+FOLDER = Path(texts.__file__).parents[2]
+FAMILIES = ("flip-", "heading-", "networks-")
+"""The beginnings of names that the code makes."""
+
+
+def test_every_text_is_used_and_every_used_text_is_there():
+    sources = "".join(file.read_text("utf-8") for file in FOLDER.rglob("*.py"))
+    named = set(re.findall(r"""["']([a-z0-9-]+)["']""", sources))
+    assert {name for name in texts._texts() if not name.startswith(FAMILIES)} - named == set()
+    assert set(re.findall(r'\btext\("([^"]+)"', sources)) - set(texts._texts()) == set()
+
+
+def test_places_are_filled_in():
+    told = texts.text("missing", missing=2, planned=5, which="softmax n = 64 (seeds 1, 2)")
+    assert told.startswith("2 of 5 planned points are missing: softmax n = 64 (seeds 1, 2). Run")

@@ -1,6 +1,6 @@
 """Attention in whole arrays of np.longdouble, for inputs too long for the loops of tests/reference.py.
 
-It shares no code with the package and does not import JAX. tests/test_wide_reference.py holds it against the loops.
+It shares no code with the package and does not import JAX. `test_conformance` holds it against the loops.
 """
 
 from __future__ import annotations

@@ -1,13 +1,18 @@
-"""Training is a function of its config: stopped anywhere and gone on with, it ends with the same bits."""
+"""Training is a function of its config: stopped or killed and gone on with, it ends with the same bits."""
 
 from __future__ import annotations
 
 import csv
+import json
 import os
 import shutil
 import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -263,3 +268,57 @@ def test_a_training_that_diverges_says_where_and_keeps_the_last_sound_state(tmp_
     heard = Heard()
     train(tiny(), tmp_path, heard)
     assert heard.of(Note)[0].text == "goes on from step 4"
+
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 160
+CONFIG = table(optimiser={"steps": STEPS}, checkpoint={"every": 4}, evaluation={"every": 80})
+
+RUN = """
+import json, sys
+from jaxsens.training.config import TrainConfig
+from jaxsens.training.loop import TrainingInterrupted
+from jaxsens.training.loop import train
+
+try:
+    train(TrainConfig.from_table(json.loads(sys.argv[1])), sys.argv[2])
+except TrainingInterrupted as stopped:
+    print(stopped, file=sys.stderr)
+    sys.exit(stopped.exit_code)
+"""
+
+
+def start(directory: Path) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", RUN, json.dumps(CONFIG), str(directory)]
+    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+
+
+def newest(directory: Path) -> int:
+    steps = [int(path.name[5:]) for path in (directory / FOLDER).glob("step_????????")]
+    return max(steps, default=0)
+
+
+def wait_for(process: subprocess.Popen[str], directory: Path, step: int) -> None:
+    deadline = time.monotonic() + 120
+    while newest(directory) < step:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+@pytest.mark.slow
+def test_killed_twice_and_run_again_the_weights_and_files_are_the_same(tmp_path_factory, tmp_path):
+    undisturbed, config = tmp_path_factory.mktemp("undisturbed"), TrainConfig.from_table(CONFIG)
+    fingerprint, done = train(config, undisturbed).fingerprint, 0
+    for more in (4, 40):
+        process = start(tmp_path)
+        wait_for(process, tmp_path, done + more)
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL, "the training ended before it could be killed"
+        assert done < newest(tmp_path) < STEPS
+        done = newest(tmp_path)
+    assert train(config, tmp_path).fingerprint == fingerprint
+    for name in ("metrics.csv", "evaluation.csv"):
+        assert (tmp_path / name).read_bytes() == (undisturbed / name).read_bytes()
+    assert [path.name for path in tmp_path.rglob(".*")] == [".lock"]

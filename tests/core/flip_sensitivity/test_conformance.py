@@ -1,4 +1,4 @@
-"""Every engine against the reference in wider arithmetic, on the table of cases and on configs drawn at random."""
+"""Every engine against the reference in wider arithmetic, on the table of cases; and the two references agree."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import reference, wide_reference
 from tests.core.flip_sensitivity.conformance import (
     CASES,
     ENGINES,
     assert_conforms,
     engine_of,
 )
+from tests.small_models import random_parameters, small
 
 if np.finfo(np.longdouble).eps > 2e-19:
     pytest.skip(
@@ -93,3 +95,28 @@ def test_every_engine_gives_the_reference(name, engine):
 )
 def test_float32_too(name, engine):
     assert_conforms(engine, CASES[name], "float32")
+
+
+WORD = (0, 2, 1, 0, 1, 3)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"weighting": "temperature-log", "mask": "future", "activation": "gelu"},
+        {"scores": "additive", "layer_norm": "pre", "mask": "strict-past", "activation": "silu"},
+        {"positions": ("rotary", "alibi"), "layer_norm": "post", "activation": "tanh", "readout": "mean"},
+        {"weighting": ("average-hard", "sparsemax"), "mask": ("past", "strict-future"), "logits": 3},
+        {"weighting": ("leftmost-hard", "rightmost-hard"), "feed_forward": (0, 5), "readout": 2},
+    ],
+)
+def test_whole_arrays_give_what_the_loops_give(changes):
+    config = small(**changes)
+    parameters = random_parameters(config)
+    loops = reference.output(config, parameters, WORD, np.longdouble)
+    arrays = wide_reference.output(config, parameters, WORD)
+    assert arrays.dtype == np.longdouble
+    np.testing.assert_allclose(arrays.astype(float), loops.astype(float), rtol=1e-14)
+    pairs = reference.flips(config, WORD)
+    norms = list(reference.flip_norms(config, parameters, WORD, pairs=pairs, dtype=np.longdouble).values())
+    np.testing.assert_allclose(wide_reference.flip_norms(config, parameters, WORD, pairs), norms, rtol=1e-12)

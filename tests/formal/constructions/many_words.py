@@ -2,7 +2,7 @@
 
 `tests.reference` is the specification of a model, one query and one key at a time. This is the same for the part of the
 family that constructions use (dot-product scores, no layer norm, ReLU), with a batch axis: all words of a length in one
-pass. `test_many_words.py` compares the two.
+pass. `test_compiler.py` compares the two.
 """
 
 from __future__ import annotations

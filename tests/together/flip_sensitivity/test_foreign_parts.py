@@ -1,9 +1,14 @@
-"""A new kind of part: measured by what it owns, and refused by name by everybody who has no rule for it."""
+"""A new kind of part: measured by what it owns, and refused by name by everybody who has no rule for it.
+
+docs/weightings.md has a row for every weighting, with the engines that serve it.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,6 +19,7 @@ import jaxsens
 from jaxsens.core.base.errors import EngineRefusal, InputError
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference import folded
+from jaxsens.core.engines.one_key.run import weighting_refusal
 from jaxsens.core.models.parts.choices import (
     ACTIVATIONS,
     LAYER_NORMS,
@@ -27,9 +33,21 @@ from jaxsens.core.models.parts.masks import MASK_TYPES, MASKS, KeyMask
 from jaxsens.core.models.parts.positions import CoordinateTerm
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.score_positions import Alibi
-from jaxsens.core.models.parts.weighting import AverageHard, HardWeighting, Softmax, Weighting
+from jaxsens.core.models.parts.weighting import (
+    WEIGHTING_TYPES,
+    WEIGHTINGS,
+    AverageHard,
+    HardWeighting,
+    Sigmoid,
+    Softmax,
+    Weighting,
+)
+from jaxsens.core.models.transformer.config import TransformerConfig
+from jaxsens.core.models.transformer.layers import layered_transformer
+from tests.core.flip_sensitivity.conformance import engine_of
 from tests.foreign_parts import Nowhere, Ramp, Window
 from tests.refusals import refusal, refused
+from tests.small_models import small
 
 WORD = np.array([0, 1, 1, 0, 1, 2])
 
@@ -227,3 +245,58 @@ def test_soften_refuses_what_theorem_26_is_not_about(options):
     (field,) = options
     with refusal(f"layer 0: {field}", f"layer 1: {field}"):
         jaxsens.formal.soften(model, 4, 0.1)
+
+
+TEXT = (Path(__file__).parents[3] / "docs" / "weightings.md").read_text(encoding="utf-8")
+LINES = re.findall(r"^\| (`.*?) \|(?:.*\|)? ?(.*?) ?\|$", TEXT, flags=re.MULTILINE)
+ROWS = {name: last.split(", ") for first, last in LINES for name in re.findall("`(.*?)`", first)}
+NEW = [
+    name
+    for name, kind in WEIGHTINGS.items()
+    if ROWS.get(name) != ROWS["softmax"] or isinstance(kind, Sigmoid)
+]
+
+
+def serving(weighting: Weighting) -> list[str]:
+    config = small(weighting=weighting)
+    engines = ["vmap"]
+    engines += ["incremental"] * (engine_of("incremental", config) is not None)
+    engines += ["difference"] * (difference.refusal(config) is None)
+    return engines + ["first-order"] * (weighting_refusal("first-order", layered_transformer(config)) is None)
+
+
+@pytest.mark.parametrize("name", WEIGHTINGS)
+def test_every_weighting_has_a_row_with_the_engines_that_serve_it(name):
+    assert name in ROWS, f"docs/weightings.md needs a row for {name}"
+    assert ROWS[name] == serving(WEIGHTINGS[name])
+
+
+def test_every_type_of_a_table_is_documented_and_nothing_else():
+    assert {name for name in ROWS if name in WEIGHTINGS or "-" in name} == set(WEIGHTINGS)
+    tempered = {
+        kind.__name__ for kind in WEIGHTING_TYPES if "inverse_temperature" in kind.__dataclass_fields__
+    }
+    assert {name for name in ROWS if name[0].isupper()} == tempered
+
+
+@pytest.mark.quick(8)
+@pytest.mark.parametrize("name", NEW)
+@pytest.mark.parametrize("n", [8, 4096])
+def test_auto_takes_no_engine_without_a_rule_and_the_others_refuse_by_name(name, n):
+    config = TransformerConfig(alphabet_size=2, width=8, heads=2, feed_forward=6, weighting=(name, "softmax"))
+    model, kind = jaxsens.Transformer(config, seed=0), type(WEIGHTINGS[name]).__name__
+    assert jaxsens.explain(model, n).engine.name in serving(WEIGHTINGS[name])
+    for engine in {"incremental", "difference", "first-order"} - set(serving(WEIGHTINGS[name])):
+        with pytest.raises(jaxsens.EngineRefusal, match=f"no rule for the weighting {kind}"):
+            jaxsens.flip_sensitivity(model, np.zeros(n, int), engine=engine)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("name", [name for name in NEW if not WEIGHTINGS[name].hard])
+def test_soften_and_restrictions_refuse_by_name(name):
+    model, kind = (
+        jaxsens.Transformer(small(weighting=name, positions="none")),
+        type(WEIGHTINGS[name]).__name__,
+    )
+    for use in (lambda: jaxsens.formal.soften(model, 4, 0.1), lambda: jaxsens.theory.restrict(model, 6)):
+        with pytest.raises(jaxsens.InputError, match=kind):
+            use()

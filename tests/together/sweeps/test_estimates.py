@@ -32,7 +32,7 @@ from jaxsens.first_order.first_order import FirstOrder
 from jaxsens.training.theorem6.run import parse_theorem6_config
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, problems_of, quiet, tiny_sweep
 from tests.refusals import refusal, refused
-from tests.training.test_theorem6_config import INLINE
+from tests.training.test_theorem6 import INLINE
 from tests.training.tiny import PREDICTION
 
 SOFT = TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]').replace("[4, 6]", "[8, 40]")
