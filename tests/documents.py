@@ -99,36 +99,43 @@ def members(kind: type) -> frozenset[str]:
     return frozenset(found)
 
 
-def defined(pattern: str) -> Iterator[tuple[ast.Module, str]]:
-    """The modules of some files, with every name of a class, of a function outside classes, of an attribute with a type
-    and of a constant; the words that they compare or accept, such as names of weightings; and the files' own names."""
+@cache
+def defined(pattern: str) -> tuple[frozenset[str], frozenset[str]]:
+    """The names in some files, and those of their functions and methods.
+
+    The first are those of classes, of functions outside classes, of attributes with a type and of constants; the words
+    that they compare or accept, such as names of weightings; and the files' own names.
+    """
+    found, called = set(), set()
     for file in ROOT.glob(pattern):
         tree = ast.parse(file.read_text("utf-8"))
-        holders = [
-            node for node in ast.walk(tree) if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
-        ]
+        nodes = [*ast.walk(tree)]
+        holders = [node for node in nodes if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)]
         told = {id(node.body[0].value) for node in holders if isinstance(node.body[0], ast.Expr)}
-        yield from ((tree, name) for name in (file.stem, file.parent.name))
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                yield tree, node.name
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                yield tree, node.target.id
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
-                words = r"\w+" if " " not in node.value else r"\w+_\w+"
-                yield from ((tree, word) for word in re.findall(words, node.value))
-        for node in tree.body:
+        found |= {
+            file.stem,
+            file.parent.name,
+            *(one.name for one in tree.body if isinstance(one, ast.FunctionDef)),
+        }
+        for node in nodes:
             if isinstance(node, ast.FunctionDef):
-                yield tree, node.name
-            elif isinstance(node, ast.Assign):
-                yield from ((tree, target.id) for target in node.targets if isinstance(target, ast.Name))
+                called.add(node.name)
+            elif isinstance(node, ast.ClassDef):
+                found.add(node.name)
+            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                found.add(node.target.id)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in told:
+                found |= {*re.findall(r"\w+" if " " not in node.value else r"\w+_\w+", node.value)}
+        assigned = [target for one in tree.body if isinstance(one, ast.Assign) for target in one.targets]
+        found |= {target.id for target in assigned if isinstance(target, ast.Name)}
+    return frozenset(found), frozenset(called)
 
 
 @cache
 def vocabulary() -> frozenset[str]:
     """Every name that users may come across today: public ones with their parameters and attributes, what modules of
     the package define, the keys and values of shipped configs and of tables of the package, and names of tests."""
-    found = {*public(), *dir(builtins), *keyword.kwlist, *(name for _, name in defined("jaxsens/**/*.py"))}
+    found = {*public(), *dir(builtins), *keyword.kwlist, *defined("jaxsens/**/*.py")[0]}
     for each in public().values():
         found |= {*parameters(each)}
         if inspect.isclass(each):
@@ -147,13 +154,8 @@ def vocabulary() -> frozenset[str]:
 @cache
 def inside() -> frozenset[str]:
     """The names that pages for those who work on the package have too: methods, and what scripts define."""
-    trees = {tree for tree, _ in defined("jaxsens/**/*.py")}
-    called = {node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    return frozenset(
-        called.union(
-            *({name for _, name in defined(f"{room}/*.py")} for room in ("scripts", "benchmarks", "tools"))
-        )
-    )
+    rooms = (defined(f"{room}/*.py")[0] for room in ("scripts", "benchmarks", "tools"))
+    return defined("jaxsens/**/*.py")[1].union(*rooms)
 
 
 INSIDE = ("CONTRIBUTING.md", "docs/bounds.md", "benchmarks/README.md")

@@ -235,7 +235,7 @@ def test_so_one_does_if_other_outputs_change():
         )
 
 
-HARD = TransformerConfig(alphabet_size=2, layers=1, heads=1, width=8, weighting=AverageHard())
+HARD = TransformerConfig(2, width=8, heads=1, layers=1, feed_forward=0, weighting=AverageHard())
 
 
 @pytest.mark.parametrize(

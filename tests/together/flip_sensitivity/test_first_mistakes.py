@@ -135,7 +135,7 @@ def test_a_model_inside_another_trace_is_refused_with_the_remedy():
 def test_one_hot_rows_of_integers_are_measured_as_inputs_with_a_warning():
     rows = np.eye(3, dtype=int)[[0, 2, 1, 1]]
     table = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2)))
-    known = jaxsens.Transformer(jaxsens.TransformerConfig(2))
+    known = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, layers=1, feed_forward=0))
     for model in (lambda t: table[t].mean(0), known):
         with pytest.warns(UserWarning, match=r"4 inputs of 3 symbols .*, give tokens.argmax\(-1\)") as found:
             assert len(jaxsens.flip_sensitivity(model, rows, 2).tokens) == 4

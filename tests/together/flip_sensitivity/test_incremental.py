@@ -46,11 +46,7 @@ def norms(engine: str, config: jaxsens.TransformerConfig, flips: list[tuple[int,
 )
 @pytest.mark.parametrize(
     ("at", "backend"),
-    [
-        pytest.param([0, 1], "cpu", marks=pytest.mark.slow),
-        ([12, 13, 19], "gpu"),
-        ([20], "tpu"),
-    ],
+    [pytest.param([0, 1], "cpu", marks=pytest.mark.slow), ([12, 13, 19], "gpu"), ([20], "tpu")],
 )
 def test_blocks_that_fill_no_whole_number_of_rows(monkeypatch, options, at, backend):
     cached = replace(PLATFORMS["cpu"], cached_scores=0)
@@ -68,7 +64,7 @@ def test_blocks_that_fill_no_whole_number_of_rows(monkeypatch, options, at, back
 
 
 def test_a_flip_that_the_readout_does_not_see_changes_nothing():
-    config = small(layers=3, mask="future", readout=4)
+    config = small(mask="future", readout=4)
     assert np.all(norms("incremental", config, [(9, 1), (20, 0)]) <= 1e-14)
 
 

@@ -12,22 +12,15 @@ import pytest
 from jax.sharding import AxisType, Mesh
 
 import jaxsens
+from jaxsens import Placement
 from jaxsens.core.base.programs import PLATFORMS, compiling_for, numerics
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.measures import L2
 from jaxsens.core.placement import program, run
-from jaxsens.core.placement.placement import Placement
 from tests.core.flip_sensitivity.conformance import engine_of
-from tests.core.flip_sensitivity.formula import (
-    EXPECTED,
-    FLIPS,
-    POSITIONS,
-    Formula,
-    mesh_of,
-    spread,
-)
+from tests.core.flip_sensitivity.formula import EXPECTED, FLIPS, POSITIONS, Formula, mesh_of, spread
 from tests.refusals import refusal
 from tests.small_models import small, word
 
@@ -98,7 +91,7 @@ def test_engines_give_the_same_on_1_2_and_8_devices(engine):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(("size", "kind"), [(8, AxisType.Auto), (2, AxisType.Auto), (2, AxisType.Explicit)])
+@pytest.mark.parametrize(("size", "kind"), [(2, AxisType.Auto), (8, AxisType.Auto), (2, AxisType.Explicit)])
 def test_the_result_does_not_depend_on_a_mesh_set_around_the_call(size, kind):
     tokens = word(9)
 
@@ -233,7 +226,7 @@ def test_what_does_not_fit_is_refused_before_it_is_compiled(batch):
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("engine", ["vmap", pytest.param("difference", marks=pytest.mark.long)])
 def test_flips_whose_table_does_not_fit_are_measured_in_parts(monkeypatch, engine, devices):
-    model, words, done = jaxsens.Transformer(small(layers=2)), np.stack([word(23), word(23, seed=1)]), []
+    model, words, done = jaxsens.Transformer(small(layers=1)), np.stack([word(23), word(23, seed=1)]), []
     whole = jaxsens.flip_sensitivity(
         model, words, engine=engine, placement=jaxsens.Placement(mesh_of(devices))
     )

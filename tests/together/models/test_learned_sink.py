@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens import Attention, InputError
+from jaxsens.core.base.errors import Problems
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.initialisation import Normal
 from jaxsens.core.models.parts.weighting import SinkSoftmax, learns_sink
-from jaxsens.core.models.transformer.layered import Attention, LayeredModel
+from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import LayeredTransformer, layered_transformer
 from jaxsens.core.models.transformer.parameters import initialise
 from jaxsens.training.checkpoints import load_checkpoint
@@ -87,10 +88,10 @@ def test_a_users_model_has_them_too():
     model = Own(), parameters
     found, exact = (jaxsens.flip_sensitivity(model, WORD, engine=e) for e in ("incremental", "vmap"))
     np.testing.assert_allclose(found.norms, exact.norms, rtol=1e-9)
-    total = jaxsens.analysis.attention_statistics(model, WORD).total
+    total = jaxsens.analysis.attention_statistics((Own(layers=1), parameters), WORD).total
     for head, logit in enumerate(sinks[0]):
         fixed = jaxsens.analysis.attention_statistics(
-            (Own(SinkSoftmax(logit=float(logit))), parameters), WORD
+            (Own(SinkSoftmax(logit=float(logit)), layers=1), parameters), WORD
         ).total
         np.testing.assert_allclose(total[0, head], fixed[0, head], rtol=1e-6)
 
