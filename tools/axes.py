@@ -34,9 +34,9 @@ from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from tests import wide_reference
 from tests.small_models import WEIGHTINGS_TRIED, random_parameters
-from tests.wide.numbers import Precise
-from tests.wide.outputs import output_program
 from tools.digits import BITS, TINY
+from tools.wide.numbers import Precise
+from tools.wide.outputs import output_program
 
 EXACT = ("vmap", "incremental", "difference", "auto")
 DTYPES = ("float32", "float64")

@@ -22,8 +22,8 @@ import jaxsens
 from jaxsens.core.base.programs import SMALLEST
 from jaxsens.core.measures import Function
 from jaxsens.core.models.adapters import as_model
-from tests.wide.numbers import Precise
-from tests.wide.outputs import output_program
+from tools.wide.numbers import Precise
+from tools.wide.outputs import output_program
 
 M, N = mpmath, 8
 M.mp.dps = 1500

@@ -24,7 +24,6 @@ PARTS = (
     "jaxsens/core",
     "tests/*.py",
     "tests/core",
-    "tests/wide",
     "tools",
     "benchmarks",
 )

@@ -28,9 +28,9 @@ from jaxsens.formal.constructions.catalogue import REFERENCES
 from jaxsens.formal.constructions.conditions import ConditionName
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.loop import train
-from tests.wide.numbers import Precise
-from tests.wide.outputs import output_program
-from tests.wide.program import Program
+from tools.wide.numbers import Precise
+from tools.wide.outputs import output_program
+from tools.wide.program import Program
 
 BITS = (400, 1400)
 """400 have digits of changes down to 1e-100; with 1400 every change is told from 0 that is not below 1e-300."""

@@ -33,10 +33,12 @@ class Precise:
 
 
 def larger(x: Any, y: Any) -> Any:
+    """Returns the larger number; NaN if one is."""
     return x if x != x or x >= y else y
 
 
 def smaller(x: Any, y: Any) -> Any:
+    """Returns the smaller number; NaN if one is."""
     return x if x != x or x <= y else y
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.interpreters.partial_eval import dce_jaxpr
 
-from tests.wide.numbers import FUNCTIONS, LARGER, Precise
+from tools.wide.numbers import FUNCTIONS, LARGER, Precise
 
 Array = np.ndarray
 
@@ -63,6 +63,7 @@ def traced(function: Callable[..., Any], *args: Any) -> Program:
 
 
 def is_float(dtype: Any) -> bool:
+    """Returns whether a dtype is one of floating-point numbers."""
     return bool(jnp.issubdtype(dtype, np.floating))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.vmap import output_vector
 from jaxsens.core.models.adapters import Model, TransformerApply, in_float64
-from tests.wide.program import Program, traced
+from tools.wide.program import Program, traced
 
 
 def output_program(model: Model, n: int) -> Program | None:
