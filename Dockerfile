@@ -3,7 +3,7 @@
 #     jaxsens sweep /opt/configs/quickstart.toml --out results/quickstart --compilation-cache compiled
 #
 # ACCELERATOR is one of cpu, cuda12, cuda13, tpu; docs/cluster.md has the lines for each. The image takes 1.3 GB for cpu, measured
-# by tests/test_container.py; with the wheels that jax adds, 6.5 GB for cuda12, 5.4 GB for cuda13 and 2.0 GB for tpu.
+# by tests/test_packaging.py; with the wheels that jax adds, 6.5 GB for cuda12, 5.4 GB for cuda13 and 2.0 GB for tpu.
 
 FROM python:3.12-slim AS wheel
 WORKDIR /source

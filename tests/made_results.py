@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
+from jaxsens import FlipSensitivity, Substitute
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.registry import read
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import Measure
 from jaxsens.core.results.measured import Provenance, RequestRecord
-from jaxsens.core.results.result import FlipSensitivity
 
 
 def made(

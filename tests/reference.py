@@ -173,13 +173,9 @@ def visible(mask: Any, i: int, j: int) -> bool:
         return i - mask.width + 1 <= j <= i
     if kind(mask) == "TwoSidedWindow":
         return -mask.reach <= i - j <= mask.reach
-    return {
-        "none": True,
-        "future": j <= i,
-        "past": j >= i,
-        "strict-future": j < i,
-        "strict-past": j > i,
-    }[mask]
+    return {"none": True, "future": j <= i, "past": j >= i, "strict-future": j < i, "strict-past": j > i}[
+        mask
+    ]
 
 
 def softmax(scores: list[Any]) -> list[Any]:

@@ -1,11 +1,17 @@
-"""Starts a distributed job of a few processes on this machine: `python -m MODULE PROCESS PROCESSES PORT ARGUMENTS`."""
+"""Starts a distributed job of a few processes on this machine: `python -m MODULE PROCESS PROCESSES PORT ARGUMENTS`.
+
+And stands in for a disk that is full, for tests that are not run by root.
+"""
 
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,3 +60,14 @@ def run(module: str, processes: int, *arguments: str, devices: int = 1, patience
             process.kill()
             process.wait()
     return [Ended(process.returncode, log) for process, log in zip(started, logs, strict=True)]
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """No file of this process may be longer, in bytes: as on a full disk, writing fails in the middle."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

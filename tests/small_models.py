@@ -9,12 +9,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxsens import TransformerConfig
+from jaxsens import Softmax, TransformerConfig
 from jaxsens.core.models.parts.masks import MASKS
 from jaxsens.core.models.parts.positions import COMPONENTS, Learned, Sinusoidal
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.score_positions import PartialRotary, RelativeBias, Rotary
-from jaxsens.core.models.parts.weighting import WEIGHTINGS, Entmax, Sigmoid, SinkSoftmax, Softmax
+from jaxsens.core.models.parts.weighting import WEIGHTINGS, Entmax, Sigmoid, SinkSoftmax
 from jaxsens.core.models.transformer.parameters import TransformerParameters, initialise
 
 WEIGHTINGS_TRIED: dict[str, Any] = {

@@ -410,13 +410,12 @@ def test_a_fault_has_a_place_something_that_it_does_and_tests(name):
     assert all((ROOT / file).is_file() for file in fault.tests)
 
 
-FOLDER = Path(texts.__file__).parents[2]
 FAMILIES = ("flip-", "heading-", "networks-")
 """The beginnings of names that the code makes."""
 
 
 def test_every_text_is_used_and_every_used_text_is_there():
-    sources = "".join(file.read_text("utf-8") for file in FOLDER.rglob("*.py"))
+    sources = "".join(file.read_text("utf-8") for file in PACKAGE.rglob("*.py"))
     named = set(re.findall(r"""["']([a-z0-9-]+)["']""", sources))
     assert {name for name in texts._texts() if not name.startswith(FAMILIES)} - named == set()
     assert set(re.findall(r'\btext\("([^"]+)"', sources)) - set(texts._texts()) == set()

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from jaxsens import load_result
+from jaxsens import PrecisionWarning, load_result
 from jaxsens.cli import main
-from jaxsens.core.base.errors import PrecisionWarning
 from jaxsens.core.sweeps import points as sweep_points
 from tests.commands import run
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity

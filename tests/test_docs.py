@@ -1,11 +1,12 @@
 """What the documentation says is true of the package: its tables, its commands, and that its reference is complete;
-and so is what the README says.
+and so is what the README says, and docs/bounds.md.
 
 The site itself is built by `.ci/run`, which runs the tutorials and follows every link.
 """
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import doctest
 import functools
@@ -22,6 +23,8 @@ import pytest
 
 import jaxsens
 import jaxsens.cli
+from jaxsens.theory import certified_bound
+from jaxsens.theory.certified.bound import HOW_ONE
 from tests.commands import run
 from tests.documents import PAGES, commands, of_prose, of_python, of_toml, prose_and_code
 from tests.pretrained.folders import write_folder
@@ -259,9 +262,8 @@ def test_the_first_command_sweeps_a_shipped_config():
     assert (program, subcommand, option) == (".venv/bin/jaxsens", "sweep", "--out")
     assert (ROOT / config).is_file()
     ignored = subprocess.run(["git", "check-ignore", "--quiet", out], cwd=ROOT, check=False)
-    assert ignored.returncode in (0, 128), (
-        "what the command writes is not ignored by git"
-    )  # 128: no repository
+    # 128: there is no repository.
+    assert ignored.returncode in (0, 128), "what the command writes is not ignored by git"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/start.md"])
@@ -281,3 +283,66 @@ def test_the_home_page_has_the_same_code():
     ((start, end),) = re.findall(r'\{include\} ../README.md\n:start-after: "(.*)"\n:end-before: "(.*)"', home)
     shown = README.split(start)[1].split(end)[0]
     assert re.findall(r"(?m)^```(\w+)", shown) == ["python", "text"]
+
+
+FORMULA = re.compile(r"\\tag\{([^}]*)\}")
+
+
+def functions() -> dict[str, str | None]:
+    """Every function and method of jaxsens.theory.certified, with its docstring."""
+    files = (ROOT / "jaxsens" / "theory" / "certified").glob("*.py")
+    nodes = (node for file in files for node in ast.walk(ast.parse(file.read_text("utf-8"))))
+    return {node.name: ast.get_docstring(node) for node in nodes if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_formula_names_functions_that_there_are():
+    text = (ROOT / "docs" / "bounds.md").read_text("utf-8")
+    named = {name for names in FORMULA.findall(text) for name in names.split(", ")}
+    known = functions()
+    assert len(named) >= 15
+    assert named <= known.keys()
+    assert all(known[name] for name in named)
+
+
+TEXT = (DOCS / "bounding.md").read_text(encoding="utf-8")
+
+
+def test_the_examples_run_and_give_what_is_shown():
+    names: dict[str, object] = {}
+    shown = 0
+    for block in re.findall(r"```python\n(.*?)```", TEXT, flags=re.DOTALL):
+        lines = block.splitlines()
+        for statement in ast.parse(block).body:
+            code = ast.unparse(statement)
+            _, _, remark = lines[(statement.end_lineno or 0) - 1].partition("  # ")
+            if remark:
+                assert str(eval(code, names)) == remark.split(":")[0], code
+                shown += 1
+            else:
+                exec(code, names)
+    assert shown == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "exact"),
+    [
+        ({}, True),
+        ({"scores": "additive"}, True),
+        ({"logits": 2}, True),
+        ({"feed_forward": 0}, True),
+        ({"readout": "mean"}, False),
+        ({"layer_norm": "pre"}, False),
+    ],
+)
+def test_a_bound_of_one_layer_is_as_near_as_it_says(options, exact):
+    told = re.search(
+        r"within a factor of (\d) to (\d) of the worst input found for one layer whose `bound.how`", TEXT
+    )
+    assert told
+    assert HOW_ONE in " ".join(TEXT.split())
+    config = {"width": 16, "heads": 2, "layers": 1, "feed_forward": 32} | options
+    model = jaxsens.Transformer(jaxsens.TransformerConfig(2, **config), seed=0)
+    bound = certified_bound(model, 8)
+    ratio = bound.value / jaxsens.theory.worst_input(model, 8).value
+    assert (bound.how == HOW_ONE) == exact
+    assert (int(told[1]) <= ratio <= int(told[2])) == exact

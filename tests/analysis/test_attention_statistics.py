@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 
 import jaxsens
+from jaxsens import load_sweep
 from jaxsens.analysis import attention_statistics, statistics
 from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ATTENTION_STATISTICS
 from jaxsens.analysis.tables.report import attention_sections
@@ -25,7 +26,6 @@ from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.report.report import build_report
-from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import run_sweep
 from tests import reference

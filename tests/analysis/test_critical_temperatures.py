@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as arrays
 from rich.console import Console
 
 import jaxsens
+from jaxsens import InputError, Softmax
 from jaxsens.analysis import (
     attention_statistics,
     critical_inverse_temperature,
@@ -26,9 +27,8 @@ from jaxsens.analysis import (
     statistics,
 )
 from jaxsens.analysis.temperatures import critical_of_rows
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.models.parts.schedules import Schedule
-from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
+from jaxsens.core.models.parts.weighting import SinkSoftmax
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.report.panels import figure_bytes
 from jaxsens.core.sweeps.config import parse_sweep_config

@@ -14,13 +14,12 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import EngineRefusal, PrecisionWarning, UnchangedWarning
+from jaxsens import EngineRefusal, FirstOrder, PrecisionWarning, UnchangedWarning
 from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.masks import MASKS
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.first_order.engine import FirstOrderEngine
 from jaxsens.first_order.estimate import combinations
-from jaxsens.first_order.first_order import FirstOrder
 from tests.refusals import refusal
 from tests.small_models import WEIGHTINGS_TRIED, small
 

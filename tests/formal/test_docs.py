@@ -15,12 +15,9 @@ import numpy as np
 import pytest
 
 import jaxsens.formal
-from jaxsens import logic
+from jaxsens import InputError, Transformer, compile_formula, logic
 from jaxsens.cli import main
-from jaxsens.core.base.errors import InputError
-from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.formal.constructions.catalogue import LENGTH_INDEPENDENT, REFERENCES
-from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.formal.constructions.conditions import CONDITIONS
 from jaxsens.formal.constructions.dyck import dyck
 from jaxsens.formal.logic import formulas

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxsens.core.base.errors import PrecisionWarning, Problems
-from jaxsens.core.sweep import load_sweep
+from jaxsens import PrecisionWarning, load_sweep
+from jaxsens.core.base.errors import Problems
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sources import read_source

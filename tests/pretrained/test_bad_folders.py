@@ -18,7 +18,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import jaxsens
-from jaxsens.core.base.errors import InputError
+from jaxsens import InputError
 from jaxsens.pretrained import load
 from jaxsens.pretrained.families.family import StoredTensor
 from tests.pretrained.folders import tokenizer_table, write_folder, write_pooling

@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import InputError
-from jaxsens.pretrained.load import load_pretrained
+from jaxsens import InputError, load_pretrained
 from tests.pretrained.folders import CONFIGS, write_folder
 from tests.refusals import refusal, refused
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens import InputError
+from jaxsens.core.base.errors import Problems
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Architecture
 from jaxsens.pretrained.families.options import IRRELEVANT, LIBRARY

@@ -14,8 +14,8 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import jaxsens
+from jaxsens import load_result
 from jaxsens.cli import main
-from jaxsens.core.results.result import load_result
 from tests.pretrained.oracle import LABELLED, Case, in_float64, loaded, save, torch
 from tests.refusals import refused
 

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens import InputError, Neighbours
 from jaxsens.cli import main
-from jaxsens.core.base.errors import InputError
-from jaxsens.core.flips.flips import Neighbours
 from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
 from tests.pretrained.folders import write_folder
 from tests.refusals import refused

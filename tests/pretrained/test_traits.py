@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens import Softmax
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.schedules import Schedule
-from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
+from jaxsens.core.models.parts.weighting import SinkSoftmax
 from jaxsens.core.models.transformer.layered import embedded_rows, layer_of
 from jaxsens.pretrained.load import ModelChanges
 from tests.pretrained.folders import by_passes, write_folder

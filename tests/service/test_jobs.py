@@ -207,12 +207,7 @@ def test_reports_of_a_folder_are_listed_and_opened_and_nothing_else_of_it(tmp_pa
                     names
                 )
                 assert (await http.get("/reports/a%20b/points.csv")).status_code == answer.status_code
-                others = (
-                    "linked/report.html",
-                    "points/report.html",
-                    "points/secret.html",
-                    "a b",
-                )
+                others = ("linked/report.html", "points/report.html", "points/secret.html", "a b")
                 for other in (*others, "..%2Faway%2Freport.html", "%2e%2e/away/report.html", "/etc/passwd"):
                     assert (await http.get(f"/reports/{other}")).status_code == 404, other
 

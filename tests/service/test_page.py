@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.pretrained.folders import write_folder
-from tests.pretrained.test_labels import NAMES, classifier
+from tests.pretrained.test_model import NAMES, classifier
 from tests.service.served import TOKEN, serving
 
 playwright = pytest.importorskip("playwright.sync_api")

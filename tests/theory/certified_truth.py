@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from jaxsens import Softmax, Transformer
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.positions import Sinusoidal
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.score_positions import PartialAlibi, RelativeBias, Rotary
-from jaxsens.core.models.parts.weighting import Softmax
 from jaxsens.core.models.transformer.layered import readout_row
-from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.theory.certified.bound import CertifiedBound, certified_bound
 from jaxsens.theory.certified.intervals import Ball
 from tests.small_models import random_parameters, small

@@ -11,11 +11,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens import TransformerConfig
+from jaxsens import Transformer, TransformerConfig
 from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.positions import Sinusoidal
 from jaxsens.core.models.parts.weighting import SinkSoftmax
-from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.models.transformer.parameters import needed
 from jaxsens.theory.certified import averages, first_layer, layerwise
 from jaxsens.theory.certified.bound import certified_bound

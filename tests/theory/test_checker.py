@@ -102,10 +102,7 @@ TAMPERED: dict[str, tuple[Callable[[Restriction], Restriction], str]] = {
         "do not settle the value of the winner",
     ),
     "unseen_winner": (unseen_winner, "not visible"),
-    "lost_case": (
-        lambda r: with_case(r, 0, case_with_conditions(r)[0]),
-        "overlap or leave words out",
-    ),
+    "lost_case": (lambda r: with_case(r, 0, case_with_conditions(r)[0]), "overlap or leave words out"),
     "doubled_case": (
         lambda r: with_case(r, 0, case_with_conditions(r)[0], *[case_with_conditions(r)[1]] * 2),
         "overlap or leave words out",

@@ -12,12 +12,12 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens import InputError, Transformer, TransformerConfig
+from jaxsens import InputError, Softmax, Transformer, TransformerConfig
 from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
 from jaxsens.core.models.parts.positions import Learned, Sinusoidal
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, RelativeBias, Rotary
-from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
+from jaxsens.core.models.parts.weighting import SinkSoftmax
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.theory.lemma5 import LayerBound, LayerConstants, lemma5, next_layer
 from tests import reference

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jaxsens import compile_formula, flip_sensitivity
-from jaxsens.core.flips.flips import Substitute
+from jaxsens import Substitute, compile_formula, flip_sensitivity
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.core.sweeps.jobs.job import run

@@ -1,18 +1,24 @@
-"""The bounds of a sweep: what is asked, what is kept, and what happens where something is wrong."""
+"""The bounds of a sweep: what is asked, what is kept, and what happens where something is wrong; and the report."""
 
 from __future__ import annotations
 
+import dataclasses
+import math
+
+import numpy as np
 import pytest
 
-from jaxsens.core.base.errors import InputError
-from jaxsens.core.placement.placement import Placement
+from jaxsens import InputError, Placement
+from jaxsens.core.report.report import build_report
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.jobs import job as jobs
 from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.sweep import RecordsJob, read_plan, read_records
 from jaxsens.theory.tables import sweep as bounds
 from jaxsens.theory.tables.record import BoundRecord
+from jaxsens.theory.tables.report import BoundsData, bounds_sections
 from jaxsens.theory.tables.sweep import Bounds, Unsound
+from tests.core.report.synthetic import LENGTHS, points, power, sweep_data
 from tests.core.sweeps.tiny import TINY, printed, quiet, tiny_sweep
 from tests.refusals import refused
 from tests.tolerances import SUBTRACTED
@@ -180,3 +186,203 @@ def test_where_nothing_could_be_had_the_line_beside_the_progress_says_why():
     assert record.summary().startswith("no restriction (too few positions x")
     assert len(record.summary()) < 200
     assert BoundRecord("k", "lstm", 4, 0, worst=0.5, notes={"certified": "no"}).summary() == "worst 0.5"
+
+
+TABLE = points(
+    {
+        "softmax": {"mean": power(-1), "max": power(-1, 2.0)},
+        "leftmost-hard": {"mean": power(-1), "max": power(0)},
+    }
+)
+
+
+def soft(n, seed, **changes):
+    values = {
+        "worst": 3 / n,
+        "certified": 12 / n,
+        "log_lemma5": 50.0 - seed - math.log(n),
+        "logit_bound": 7.0,
+    }
+    return BoundRecord("k", "softmax", n, seed, **{**values, **changes})
+
+
+def hard(n, seed, **changes):
+    values = {"worst": 1.0, "matter": 2, "free": n // 2, "notes": {"certified": "hard attention jumps"}}
+    return BoundRecord("k", "leftmost-hard", n, seed, **{**values, **changes})
+
+
+def data(*kinds):
+    records = tuple(kind(n, seed) for kind in kinds for n in LENGTHS for seed in range(3))
+    return BoundsData(records, TABLE, ("softmax", "leftmost-hard"), "l2")
+
+
+def test_without_records_there_is_no_section():
+    assert bounds_sections(data()) == []
+
+
+def test_both_sides_and_their_exponents_are_said():
+    (section,) = bounds_sections(data(soft))
+    assert section.heading == "Bounds over all inputs"
+    (said,) = section.bullets
+    assert "worst input found n^−1.00" in said
+    assert "certified for every input n^−1.00" in said
+    assert "certified / found at n = 256: 4 (the median over seeds; at most 4)" in said
+    (table,) = section.tables
+    assert table.rows[0][:5] == ("softmax", "16", "0.1875", "0.75", "4")
+    assert table.rows[0][-2:] == (f"{(49 - math.log(16)) / math.log(10):.1f}", "7")
+    assert "Lemma 5's closed form falls (A = 7 at n = 16, 7 at n = 256, medians over seeds)" in said
+
+
+def test_where_the_logits_grow_lemma_5_is_said_to_forbid_nothing():
+    records = tuple(
+        soft(n, seed, logit_bound=2.0 * n, log_lemma5=4.0 * n) for n in LENGTHS for seed in range(2)
+    )
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert "rules nothing out (A = 32 at n = 16, 512 at n = 256, medians over seeds)" in section.bullets[0]
+    records = tuple(soft(n, seed, log_lemma5=50.0) for n in LENGTHS for seed in range(2))
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert "does not fall yet (A = 7 at n = 16, 7 at n = 256, medians over seeds)" in section.bullets[0]
+
+
+def test_a_bound_on_logits_that_grows_slower_than_half_of_log_n_still_lets_lemma_5_fall():
+    records = tuple(
+        soft(n, seed, logit_bound=0.03 * math.log(n), log_lemma5=9 - 0.9 * math.log(n))
+        for n in LENGTHS
+        for seed in range(2)
+    )
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert "closed form falls" in section.bullets[0]
+
+
+def test_only_what_is_there_is_spoken_of():
+    hard_only = bounds_sections(data(hard))[0]
+    assert "From below" in hard_only.paragraphs[0]
+    assert "certified" not in hard_only.paragraphs[0]
+    records = tuple(soft(n, 0, worst=None) for n in LENGTHS)
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert "search" not in section.paragraphs[0]
+    records = tuple(hard(n, 0, worst=None) for n in LENGTHS)
+    section, missing = bounds_sections(BoundsData(records, TABLE, ("leftmost-hard",), "l2"))
+    assert missing.bullets == ["leftmost-hard: no certified bound at 5 of 5 points (hard attention jumps)."]
+    assert "on the inputs that were measured" in section.figures[0].caption
+
+
+def test_hard_attention_gets_its_count_and_the_reason_for_what_it_lacks():
+    first, second, missing = bounds_sections(data(soft, hard))
+    assert any(text.endswith("; no certified bound.") for text in first.bullets)
+    assert missing.heading == "Bounds that are missing, and why"
+    assert missing.bullets == ["leftmost-hard: no certified bound at 15 of 15 points (hard attention jumps)."]
+    assert second.heading == "Inputs that matter"
+    assert second.bullets == ["leftmost-hard: at most 2 free inputs matter at n = 16, 2 at n = 256."]
+    assert [figure.name for section in (first, second) for figure in section.figures] == [
+        "bounds",
+        "worst-inputs",
+        "inputs-that-matter",
+    ]
+
+
+@pytest.mark.parametrize("missing", ["worst", "certified", "log_lemma5"])
+def test_what_is_missing_is_left_out(missing):
+    records = tuple(soft(n, seed, **{missing: None}) for n in LENGTHS for seed in range(2))
+    sections = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert len(sections) == 1
+    assert "nan" not in str(sections[0].tables).lower()
+
+
+def test_a_change_of_exactly_0_has_no_ratio_and_is_drawn_all_the_same():
+    records = tuple(soft(n, seed, worst=0.0) for n in LENGTHS for seed in range(2))
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert {row[4] for row in section.tables[0].rows} == {"\N{EM DASH}"}
+    nothing = tuple(BoundRecord("k", "softmax", n, 0, worst=0.0, certified=0.0) for n in LENGTHS)
+    (section,) = bounds_sections(BoundsData(nothing, TABLE, ("softmax",), "l2"))
+    assert section.bullets == [
+        "softmax: worst input found: exactly 0 at every length; certified for every input: exactly 0 at every length."
+    ]
+
+
+def test_zeros_that_a_fit_leaves_out_are_said():
+    records = tuple(soft(n, seed, worst=0.0 if seed else 3 / n) for n in LENGTHS for seed in range(2))
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    expected = "worst input found n^\u22121.00 (5 zeros left out of 10 values); certified"
+    assert expected in section.bullets[0]
+    without = tuple(hard(n, seed, worst=0.0 if seed else 3 / n) for n in LENGTHS for seed in range(2))
+    first, *_ = bounds_sections(BoundsData(without, TABLE, ("leftmost-hard",), "l2"))
+    assert "(5 zeros left out of 10 values)" in first.bullets[0]
+
+
+def test_where_nothing_could_be_had_the_report_says_so_and_why():
+    refused = {"matter": "no position is irrelevant"}
+    records = tuple(BoundRecord("k", v, n, 0, notes=refused) for v in ("a", "b") for n in LENGTHS)
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("a", "b"), "l2"))
+    assert section.bullets == ["a and b: no restriction at 5 of 5 points each (no position is irrelevant)."]
+
+
+def test_a_restriction_that_some_points_lack_is_not_spoken_of_as_if_all_had_it():
+    records = tuple(
+        hard(n, seed, matter=None, free=None, notes={"matter": "refused"})
+        if n == 16 or seed
+        else hard(n, seed)
+        for n in LENGTHS
+        for seed in range(2)
+    )
+    sections = bounds_sections(BoundsData(records, TABLE, ("leftmost-hard",), "l2"))
+    (said,) = next(section for section in sections if section.heading == "Inputs that matter").bullets
+    assert "at n = 32, 2 at n = 256. This holds for 4 of 10 points" in said
+    assert sections[-1].bullets[-1] == "leftmost-hard: no restriction at 6 of 10 points (refused)."
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("others", [0, 2])
+def test_every_certified_variant_has_a_panel_and_a_missing_closed_form_is_said(others):
+    names = ["softmax", "pn", *(f"other-{k}" for k in range(others))]
+    records = tuple(
+        dataclasses.replace(soft(n, 0), variant=name)
+        if name != "pn"
+        else BoundRecord("k", "pn", n, 0, worst=1 / n, certified=2 / n, notes={"lemma5": "future masked"})
+        for name in names
+        for n in LENGTHS
+    )
+    table = points({name: {"mean": power(-1), "max": power(-1)} for name in names}, seeds=1)
+    section, missing = bounds_sections(BoundsData(records, table, tuple(names), "l2"))
+    (figure,) = section.figures
+    axes = [each for each in figure.figure.axes if each.get_visible()]
+    assert [each.get_title(loc="left") for each in axes] == names
+    assert missing.bullets == ["pn: no closed form of Lemma 5 at 5 of 5 points (future masked)."]
+
+
+def test_what_no_seed_changes_has_no_interval_over_seeds():
+    records = tuple(soft(n, seed, worst=(3 + seed) / n) for n in LENGTHS for seed in range(3))
+    said = {}
+    for unseeded in (frozenset(), frozenset({"softmax"})):
+        sections = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2", unseeded))
+        said[bool(unseeded)] = sections[0].bullets[0]
+    assert "certified for every input n^\u22121.00 [\u22121.00, \u22121.00];" in said[False]
+    assert "certified for every input n^\u22121.00;" in said[True]
+    # The searches of the seeds differ: they are repetitions.
+    assert all("worst input found n^\u22121.00 [\u22121.00, \u22121.00];" in text for text in said.values())
+
+
+def test_maxima_that_are_known_exactly_are_marked_apart_from_those_that_were_searched():
+    records = tuple(soft(n, 0, worst_exact=n <= 32) for n in LENGTHS)
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    assert "(every input tried at n = 16 and 32, searched at the others)" in section.bullets[0]
+    (figure,) = section.figures
+    assert "A hollow marker means that inputs were searched" in figure.caption
+    left = figure.figure.axes[0]
+    marks = [line for line in left.lines if line.get_marker() != "None"]
+    hollow = [line for line in marks if line.get_markerfacecolor() == "white"]
+    assert [np.size(line.get_xdata()) for line in hollow] == [3]
+    legend = left.get_legend()
+    assert legend is not None
+    assert any("filled: every input tried" in text.get_text() for text in legend.get_texts())
+    same = tuple(soft(n, 0, worst_exact=True) for n in LENGTHS)
+    (section,) = bounds_sections(BoundsData(same, TABLE, ("softmax",), "l2"))
+    assert "hollow" not in section.figures[0].caption
+    assert "tried" not in section.bullets[0]
+
+
+def test_the_report_of_a_sweep_has_the_sections():
+    records = data(soft, hard).records
+    report = build_report(sweep_data(TABLE, bounds=records))
+    headings = [section.heading for section in report.sections]
+    assert headings.index("Bounds over all inputs") < headings.index("Inputs that matter")

@@ -18,8 +18,8 @@ from jaxsens.core.base.sealed import write_sealed
 from jaxsens.training import LSTM, checkpoints
 from jaxsens.training.checkpoints import FOLDER, DamagedCheckpoint, check_directory, load_checkpoint
 from jaxsens.training.loop import Note, train
-from tests.disks import files_of_at_most
 from tests.refusals import refused
+from tests.several_processes import files_of_at_most
 from tests.training.tiny import Heard, tiny
 
 NEWEST, OLDER = "step_00000012", "step_00000008"

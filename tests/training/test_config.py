@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jaxsens import TransformerConfig
+from jaxsens import Softmax, TransformerConfig
 from jaxsens.core.models.parts.schedules import Schedule
-from jaxsens.core.models.parts.weighting import Softmax
 from jaxsens.languages import Parity, language
 from jaxsens.training import LSTMConfig
 from jaxsens.training.baselines import ConvolutionConfig

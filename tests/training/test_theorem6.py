@@ -13,9 +13,7 @@ import pandas as pd
 import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import InputError
-from jaxsens.core.engines.options import Vmap
-from jaxsens.core.flip_sensitivity import flip_sensitivity
+from jaxsens import InputError, Vmap, flip_sensitivity
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.status import sweep_status
 from jaxsens.core.sweeps.sweep import read_plan, read_records, run_whole
@@ -25,15 +23,10 @@ from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.evaluation import accuracy, cross_entropy
 from jaxsens.training.loop import Stepped
-from jaxsens.training.theorem6.run import (
-    Theorem6,
-    load_theorem6_config,
-    parse_theorem6_config,
-    run_theorem6,
-)
+from jaxsens.training.theorem6.run import Theorem6, load_theorem6_config, parse_theorem6_config, run_theorem6
 from tests.core.sweeps.tiny import printed, quiet
-from tests.disks import files_of_at_most
 from tests.refusals import refusal, refused
+from tests.several_processes import files_of_at_most
 from tests.training.tiny import PREDICTION, RECOGNITION, THEOREM6, TRANSFORMER, trained_into, write_training
 
 POINTS = [(name, n, seed) for name in ("lstm", "rnn") for n in (2, 4, 6) for seed in (0, 1)]

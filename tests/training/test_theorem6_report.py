@@ -20,8 +20,7 @@ from jaxsens.training.theorem6.report import (
     recognition_figure,
     sentences,
 )
-from tests.core.report.drawn import clashes
-from tests.core.report.synthetic import points, power, sweep_data
+from tests.core.report.synthetic import clashes, points, power, sweep_data
 
 LENGTHS = (16, 64, 256, 1024)
 SEEDS = (0, 1, 2)

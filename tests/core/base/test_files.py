@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import InputError
+from jaxsens import InputError
 from jaxsens.core.base.files import (
     atomic_path,
     clear_leftovers,
@@ -30,7 +30,7 @@ from jaxsens.core.base.files import (
 )
 from jaxsens.core.base.sealed import DamagedFile, SavedResult, digest, read_sealed, write_sealed
 from jaxsens.core.base.text import printable
-from tests.disks import files_of_at_most
+from tests.several_processes import files_of_at_most
 
 
 def write_table(path: Path) -> None:

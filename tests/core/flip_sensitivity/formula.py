@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxsens import Placement
 from jaxsens.core.base.programs import Platform
 from jaxsens.core.engines.engine import Cost, Engine, FlipBlock
 from jaxsens.core.placement import run
-from jaxsens.core.placement.placement import Placement
 
 
 @dataclass(frozen=True)

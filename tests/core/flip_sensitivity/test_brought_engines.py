@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens import EngineRefusal, InputError
 from jaxsens.core.base import registry
-from jaxsens.core.base.errors import EngineRefusal, InputError
 from jaxsens.core.base.programs import PLATFORMS, compiled_for, compiling_for
 from jaxsens.core.models.transformer.layers import apply
 from jaxsens.core.sweeps.config import parse_sweep_config

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens import Auto, Substitute
 from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.choose import ROUNDING, choose
-from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto
-from jaxsens.core.flips.flips import Substitute
+from jaxsens.core.engines.options import MANY_CALLS, AskedEngine
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax

@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 from tests import reference, wide_reference
-from tests.core.flip_sensitivity.conformance import (
-    CASES,
-    ENGINES,
-    assert_conforms,
-    engine_of,
-)
+from tests.core.flip_sensitivity.conformance import CASES, ENGINES, assert_conforms, engine_of
 from tests.small_models import random_parameters, small
 
 if np.finfo(np.longdouble).eps > 2e-19:

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens import InputError, Softmax, Transformer, load_result
-from jaxsens.core.flips.flips import Delete, Insert, Repeat, Substitute
+from jaxsens import Delete, InputError, Insert, Repeat, Softmax, Substitute, Transformer, load_result
 from jaxsens.core.measures import Function
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.schedules import SCHEDULES
@@ -49,10 +48,7 @@ def truth(model, words, flips, copies):
     ],
     ids=["last", "mean, temperature log n", "first, positions of n"],
 )
-@pytest.mark.parametrize(
-    ("flips", "copies"),
-    [(Insert(), 1), (Insert([3, 0]), 1), (Repeat(2), 2)],
-)
+@pytest.mark.parametrize(("flips", "copies"), [(Insert(), 1), (Insert([3, 0]), 1), (Repeat(2), 2)])
 def test_an_edit_compares_with_the_longer_word(model, flips, copies):
     result = flip_sensitivity(model, WORD, flips=flips)
     places = range(1 if model.config.readout == 0 else 0, N)

@@ -8,22 +8,27 @@ import jax
 import numpy as np
 import pytest
 
-from jaxsens import Transformer, TransformerConfig, flip_sensitivity
-from jaxsens.core.base.errors import PrecisionWarning
+from jaxsens import (
+    Placement,
+    PrecisionWarning,
+    Softmax,
+    Substitute,
+    Transformer,
+    TransformerConfig,
+    flip_sensitivity,
+)
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.difference import folded
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import FlipBlock
-from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
 from jaxsens.core.models.parts.positions import Learned
 from jaxsens.core.models.parts.schedules import Schedule
-from jaxsens.core.models.parts.weighting import SinkSoftmax, Softmax
+from jaxsens.core.models.parts.weighting import SinkSoftmax
 from jaxsens.core.models.transformer.parameters import initialise, parameters_from_numpy
 from jaxsens.core.placement import program, run
-from jaxsens.core.placement.placement import Placement
 from tests.core.flip_sensitivity.conformance import sharpened
 from tests.core.flip_sensitivity.formula import mesh_of
 from tests.small_models import small, word

@@ -16,13 +16,13 @@ from jaxsens import (
     InputError,
     MeasurementInterrupted,
     Placement,
+    Substitute,
     Transformer,
     explain,
     flip_sensitivity,
     load_result,
 )
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement import run

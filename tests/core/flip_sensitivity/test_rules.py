@@ -1,6 +1,7 @@
 """The difference rules over their whole domain, against exact changes in decimal arithmetic.
 
 What is allowed is what the module promises: the error that inputs a rounding away would make, in first order.
+And what is called resolved is right to 1 %.
 """
 
 from __future__ import annotations
@@ -18,11 +19,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import jaxsens
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.difference import rules
 from jaxsens.core.models.transformer.parameters import NormParameters
+from jaxsens.core.results import rounding
 from tests.lanes import examples
 from tests.small_models import small
+from tools.cancelling import ENGINES, FUNCTIONS, NEAR, OF_OUTPUT, measured, of_function, of_output
 
 ROUNDINGS = 8
 """The c of what `rules` promises: in 16,000 random pairs the worst seen was 2.6, of layer normalisation 1.1."""
@@ -44,7 +48,7 @@ def gelu_gate(x: Decimal) -> Decimal:
     return sigmoid(ROOT * (x + CUBIC * x**3))
 
 
-FUNCTIONS: dict[str, Callable[[Decimal], Decimal]] = {
+ACTIVATIONS: dict[str, Callable[[Decimal], Decimal]] = {
     "relu": lambda x: max(x, Decimal(0)),
     "tanh": lambda x: 2 * sigmoid(2 * x) - 1,
     "silu": lambda x: x * sigmoid(x),
@@ -74,7 +78,7 @@ def exact_change(name: str, h: float, dh: float, error: float) -> tuple[Decimal,
         off = Decimal(error) * (abs(x) + abs(dx))
         before, *after = (DERIVATIVES[name](here) for here in (x, x + dx, x + dx - off, x + dx + off))
         after = max(after, key=abs)  # next to a minimum the slope alone says too little
-        change = FUNCTIONS[name](x + dx) - FUNCTIONS[name](x)
+        change = ACTIVATIONS[name](x + dx) - ACTIVATIONS[name](x)
         return change, abs(change) + abs(dx * after) + abs(x * (after - before))
 
 
@@ -126,7 +130,7 @@ def check_activation(name: str, dtype: str, pairs: Sequence[tuple[float, float]]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 @settings(max_examples=examples(25))
 @given(data=st.data())
 def test_activation_changes_keep_the_digits_that_their_inputs_have(name, dtype, data):
@@ -134,7 +138,7 @@ def test_activation_changes_keep_the_digits_that_their_inputs_have(name, dtype, 
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_changes_on_a_grid_of_sizes(name, dtype):
     top = 37 if dtype == "float32" else 307
     sizes = [10.0**k for k in (-top, -12, -3, 0, 1, 1.5, 12.7, 19.5, top)]
@@ -252,3 +256,46 @@ def test_layer_normalisation_where_the_squares_of_a_row_underflow():
     for dtype, size in (("float32", 1e-21), ("float64", 1e-170)):
         check_layer_norm(dtype, 1e-5, [size, -size, size, 0], [2 * size, 1, size, 0])
         check_layer_norm(dtype, 1e-5, [size, -size], [2 * size, 3 * size])
+
+
+QUICK = ("variance", "log-sum-exp of equal terms", "hinge")
+QUICK_OF_OUTPUT = ("narrow ramp beside",)
+
+
+def some(names, quick):
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.long) for name in names]
+
+
+@pytest.mark.parametrize("name", some(FUNCTIONS, QUICK))
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_no_change_of_a_plain_function_is_called_resolved_and_off(name, dtype):
+    found = [of_function(name, dtype, kind) for kind in ("constant", "random")]
+    assert [one.wrong for one in found] == [0, 0], found
+
+
+@pytest.mark.parametrize("name", some(OF_OUTPUT, QUICK_OF_OUTPUT))
+@pytest.mark.parametrize("engine", some(ENGINES, ["difference"]))
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.long)])
+def test_no_change_of_a_function_of_the_output_is_called_resolved_and_off(name, dtype, engine):
+    found = [of_output(name, dtype, kind, engine) for kind in ("constant", "random")]
+    assert [one.wrong for one in found] == [0, 0], found
+
+
+def test_where_many_flips_take_long_a_sample_tells_their_rounding(monkeypatch):
+    def variance(p, x):
+        v = jnp.asarray(p)[x]
+        return jnp.mean(v * v) - jnp.mean(v) ** 2
+
+    monkeypatch.setattr(rounding, "CHEAP", 0.0)
+    found = measured((variance, np.asarray(NEAR[:2], np.float32)), np.zeros(8, int), flips=2)
+    assert not found.resolved.any()
+    assert np.all(np.abs(found.values - 1.094e-5) < found.resolution)
+
+
+def test_a_sum_that_nothing_cancels_in_stays_resolved():
+    for dtype in (np.float32, np.float64):
+        numbers = np.asarray([0.1, 0.2, 0.7], dtype)
+        found = measured((lambda p, x: jnp.asarray(p)[x].mean(), numbers), np.arange(60) % 3, flips=3)
+        assert isinstance(found, jaxsens.FlipSensitivity)
+        assert found.resolved.all()
+        assert np.max(found.resolution) < 20 * np.finfo(dtype).eps

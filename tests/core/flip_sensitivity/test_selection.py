@@ -15,12 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens import Transformer, load_result
+from jaxsens import Delete, Mask, Neighbours, Pairs, Placement, Repeat, Substitute, Transformer, load_result
 from jaxsens.core.flips.fields import positions_at
 from jaxsens.core.flips.flip_table import Candidates, nearest_symbols
-from jaxsens.core.flips.flips import Delete, Mask, Neighbours, Pairs, Repeat, Substitute
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.placement.placement import Placement
 from tests import reference
 from tests.core.flip_sensitivity.test_resuming import interrupted
 from tests.lanes import examples

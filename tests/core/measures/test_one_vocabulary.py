@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from jaxsens.core.base.errors import InputError, Problem, Problems
+from jaxsens import InputError, Placement
+from jaxsens.core.base.errors import Problem, Problems
 from jaxsens.core.base.registry import of_words, read, value_of
 from jaxsens.core.base.strict import read_fields
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Comparison, Function, Measure
-from jaxsens.core.placement.placement import Placement
 from jaxsens.core.sweeps.config import Settings
 from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.core.sweeps.points import Measurement

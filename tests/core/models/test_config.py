@@ -12,7 +12,7 @@ import pytest
 from jaxtyping import TypeCheckError
 
 import jaxsens
-from jaxsens import InputError, TransformerConfig
+from jaxsens import InputError, Softmax, TransformerConfig
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.parts.choices import OUTPUT_GATES
@@ -27,7 +27,6 @@ from jaxsens.core.models.parts.weighting import (
     Entmax,
     Sigmoid,
     SinkSoftmax,
-    Softmax,
     Tempered,
     weights,
 )

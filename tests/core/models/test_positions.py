@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import jaxsens
-from jaxsens import Transformer
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens import InputError, Transformer
+from jaxsens.core.base.errors import Problems
 from jaxsens.core.models.parts.positions import (
     COMPONENTS,
     LIMB_LENGTH,

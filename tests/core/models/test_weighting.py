@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import jaxsens
+from jaxsens import Softmax, TransformerConfig
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.positions import Component, Limb
 from jaxsens.core.models.parts.schedules import SCHEDULES, Schedule
@@ -19,14 +20,12 @@ from jaxsens.core.models.parts.weighting import (
     LeftmostHard,
     Sigmoid,
     SinkSoftmax,
-    Softmax,
     Sparsemax,
     averages,
     learns_sink,
     weights,
 )
 from jaxsens.core.models.transformer import layers, trace
-from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.trace import centred_scores
 from tests import reference
 from tests.small_models import WEIGHTINGS_AND_MASKS, WEIGHTINGS_TRIED, random_parameters, small

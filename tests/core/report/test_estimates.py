@@ -18,8 +18,7 @@ from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.report.panels import variant_styles
 from jaxsens.core.report.report import about_unresolved, build_report
 from jaxsens.core.sweeps.points import Measurement
-from tests.core.report.drawn import clashes
-from tests.core.report.synthetic import points, power, sweep_data
+from tests.core.report.synthetic import clashes, points, power, sweep_data
 from tools.fit_coverage import LEAST, OFF, SKEWED, UNRESOLVED, row_of
 
 EXACT = points({"a": {"mean": power(-1), "max": power(-0.5)}}, seeds=2)

@@ -19,14 +19,8 @@ from matplotlib.path import Path
 from jaxsens.core.report.data import BINS, FlipTables
 from jaxsens.core.report.figures import local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.core.report.fits import fit_exponents, summary_sentence
-from jaxsens.core.report.panels import (
-    ARROWS,
-    ZERO_LABEL,
-    figure_bytes,
-    variant_styles,
-)
-from tests.core.report.drawn import axes_titled, clashes, y_labels
-from tests.core.report.synthetic import LENGTHS, points, power, six_variants
+from jaxsens.core.report.panels import ARROWS, ZERO_LABEL, figure_bytes, variant_styles
+from tests.core.report.synthetic import LENGTHS, axes_titled, clashes, points, power, six_variants, y_labels
 
 TABLE = six_variants()
 FITS = fit_exponents(TABLE)

@@ -52,11 +52,7 @@ def test_slopes_and_interval_agree_with_scipys_regression_and_t_distribution():
     rng = np.random.default_rng(0)
     values = N**-0.7 * np.exp(rng.normal(0, 0.3, (4, N.size)))
     fit = fit_exponent(
-        np.tile(N, 4),
-        values.ravel(),
-        np.repeat([7, 3, 5, 1], N.size),
-        variant="v",
-        statistic="mean",
+        np.tile(N, 4), values.ravel(), np.repeat([7, 3, 5, 1], N.size), variant="v", statistic="mean"
     )
     lines: list[Any] = [stats.linregress(np.log(N), np.log(row)) for row in values]
     slopes = [line.slope for line in lines]
@@ -182,8 +178,7 @@ def test_the_summary_names_variants_that_behave_alike_together():
 
 
 @pytest.mark.parametrize(
-    ("value", "text"),
-    [(-0.001, "0.00"), (-1.0, "\N{MINUS SIGN}1.00"), (0.126, "0.13"), (math.nan, "nan")],
+    ("value", "text"), [(-0.001, "0.00"), (-1.0, "\N{MINUS SIGN}1.00"), (0.126, "0.13"), (math.nan, "nan")]
 )
 def test_numbers_have_a_true_minus_and_no_negative_zero(value, text):
     assert signed(value) == text

@@ -18,8 +18,7 @@ from jaxsens.core.report.report import build_report
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import run_sweep
-from tests.core.report.drawn import clashes, y_labels
-from tests.core.report.synthetic import points, power, six_variants, sweep_data
+from tests.core.report.synthetic import clashes, points, power, six_variants, sweep_data, y_labels
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, quiet
 from tests.refusals import refused
 

@@ -14,13 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxsens.core.base.errors import InputError
+from jaxsens import InputError, Placement, Substitute, Vmap, load_sweep
 from jaxsens.core.base.sealed import write_sealed
-from jaxsens.core.engines.options import Vmap
-from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import L1
-from jaxsens.core.placement.placement import Placement
-from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps import sweep as sweeps
 from jaxsens.core.sweeps.config import load_sweep_config

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from jaxsens.core.base.errors import InputError
+from jaxsens import FlipSensitivity, InputError
 from jaxsens.core.report import page
 from jaxsens.core.report.figures import ReportFigure
-from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import Sweep
 from tests.made_results import made

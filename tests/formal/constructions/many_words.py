@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxsens.core.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax
+from jaxsens import Softmax
+from jaxsens.core.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard
 
 SUMMED = 1e-6
 """How far an exact 0 or 1 may be from it here.

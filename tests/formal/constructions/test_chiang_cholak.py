@@ -1,17 +1,28 @@
-"""Chiang and Cholak's PARITY and FIRST: they decide their language, and their gaps are those of the formulas."""
+"""Chiang and Cholak's PARITY and FIRST: they decide their language, and their gaps are those of the formulas.
+
+PARITY in three softmax layers that know nothing of n: every short word, long ones, and the lemma behind layer 2.
+"""
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike
+from scipy.special import softmax
 
-from jaxsens import flip_sensitivity
-from jaxsens.formal.constructions.chiang_cholak import ReferenceTransformer, first, parity
-from tests.formal.constructions.many_words import every_word
-from tests.formal.constructions.reference_gaps import first_logits, gaps, parity_logits
+import jaxsens
+from jaxsens import Softmax, flip_sensitivity
+from jaxsens.core.models.parts.positions import CoordinateTerm
+from jaxsens.formal.constructions.chiang_cholak import ReferenceTransformer, ReferenceVariant, first, parity
+from jaxsens.formal.constructions.length_independent import SHARPNESS
+from jaxsens.formal.constructions.length_independent import parity as independent_parity
+from tests.formal.constructions.many_words import activations, every_word, wrong_values
 from tests.refusals import refused
 from tests.tolerances import SUBTRACTED
 
@@ -202,3 +213,209 @@ def test_what_cannot_be_used_is_refused_by_name():
     refused("layer_norm_epsilon", first, layer_norm=True, layer_norm_epsilon=-1)
     for options in ({"sharpness": math.inf}, {"read": "nothing"}, {"dtype": "float16"}):
         refused(" ".join(options), first, **options)
+
+
+# With layer normalisation rows have pairs (x, -x), so their mean is 0 and their variance is |x|^2 divided by the number
+# of pairs. A row that passes two normalisations is divided by the product of both deviations, `_shrunk`.
+
+
+def gaps(model: ReferenceTransformer, tokens: Int[np.ndarray, " n"]) -> Float[np.ndarray, " bits"]:
+    """The gaps that `outputs` shows on one input, one for the flip of each bit in order."""
+    bits = np.asarray(tokens)[:-1]
+    if model.language == "first":
+        return np.where(np.arange(len(bits)) == 0, _gap(model, len(bits) + 1, 0, 1), 0.0)
+    ones = int(bits.sum())
+    return np.array([_gap(model, len(bits) + 1, ones, ones + (1 if bit == 0 else -1)) for bit in bits])
+
+
+def _gap(model: ReferenceTransformer, n: int, before: int, after: int) -> float:
+    """How far `outputs` moves between two numbers of ones, or two first bits."""
+    logits = {"parity": parity_logits, "first": first_logits}[model.language]
+    z = logits(model.variant, n, np.array([before, after]))
+    gap = abs(float(z[1] - z[0]))
+    if model.outputs is not None:
+        return gap
+    if model.variant.layer_norm:
+        return math.sqrt(2) * gap
+    if model.language == "first":
+        return gap
+    return math.hypot(gap, 1 / n, (n - 1 in (before, after)) / n)
+
+
+def parity_logits(variant: ReferenceVariant, n: int, ones: ArrayLike) -> Float[np.ndarray, " words"]:
+    """The logits of words with these numbers of ones, 0 .. N - 1, on inputs of N = n >= 2 symbols.
+
+    Without layer normalisation an odd number of ones has ceil(N/2) g / N and an even number -floor(N/2) g / N, where
+    g = 4 tanh(c) / (N^2 - [N odd] tanh(c)^2) is what any flip changes: positive exactly on the language.
+
+    With it, float64 sums over the keys, O(N) per number: every key has its own deviation, since its row holds i/N.
+    """
+    k = np.atleast_1d(np.asarray(ones, np.float64))
+    if not variant.layer_norm:
+        t = math.tanh(variant.score(n))
+        gap = 4 * t / (n * n - n % 2 * t * t)
+        return np.where(k % 2 == 1, (n + 1) // 2, -(n // 2)) / n * gap
+    i = np.arange(1, n + 1)
+    looked_up = (i == k[:, None] + 1) / n
+    square = 2 + (i / n) ** 2 + (k[:, None] / n) ** 2 + 1 / n**2
+    shrunk = _shrunk(variant, square, looked_up**2)
+    scores = variant.score(n) * (1 - 2 * (i % 2)) / (shrunk * shrunk[:, -1:])
+    weights = softmax(scores, axis=-1) - softmax(-scores, axis=-1)
+    z = np.sum(weights * looked_up / shrunk, axis=-1)
+    return _normalised(variant, z, (square + looked_up**2)[:, -1] / shrunk[:, -1] ** 2)
+
+
+def first_logits(variant: ReferenceVariant, n: int, first: ArrayLike) -> Float[np.ndarray, " words"]:
+    """The logits of words that start with these bits, on inputs of N = n >= 2 symbols. O(1) per bit.
+
+    Without layer normalisation +-w/2, where w = e^c / (e^c + N - 1) is the attention weight of the first symbol.
+    """
+    bit = np.atleast_1d(np.asarray(first, np.float64))
+    start, last = 1.0, 1.0
+    if variant.layer_norm:
+        start, last = _shrunk(variant, 2.0, bit), _shrunk(variant, 1.0, 0.0)
+    weight = 1 / (1 + (n - 1) * np.exp(-variant.score(n) / (start * last)))
+    z = (bit - 0.5) * weight / start
+    return _normalised(variant, z, 1 / last**2) if variant.layer_norm else z
+
+
+def _shrunk(variant: ReferenceVariant, square: ArrayLike, added: ArrayLike) -> np.ndarray:
+    """What layer 1 divides a row by: |x|^2 is `square` at its first normalisation, and its map adds `added` to it."""
+    epsilon, pairs = variant.layer_norm_epsilon, variant.pairs
+    first = np.asarray(square) / pairs + epsilon
+    second = (np.asarray(square) + np.asarray(added)) / first / pairs + epsilon
+    return np.sqrt(first * second)
+
+
+def _normalised(variant: ReferenceVariant, z: np.ndarray, row: ArrayLike) -> np.ndarray:
+    """Layer 2's two normalisations of the logit z in a row with |x|^2 = `row`, which its map erases in between."""
+    epsilon, pairs = variant.layer_norm_epsilon, variant.pairs
+    kept = z / np.sqrt((np.asarray(row) + z**2) / pairs + epsilon)
+    return kept / np.sqrt(kept**2 / pairs + epsilon)
+
+
+BOTH = pytest.mark.parametrize("autoregressive", [False, True], ids=["unmasked", "future-masked"])
+DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
+
+
+def long_words(n: int) -> np.ndarray:
+    """No ones, ones only, a single one in front or behind, and random words with few, half and nearly all ones."""
+    single = np.eye(n, dtype=int)
+    rng = np.random.default_rng(n)
+    drawn = [rng.random(n) < share for share in (3 / n, 0.5, 0.5, 1 - 3 / n)]
+    return np.stack([np.zeros(n, int), np.ones(n, int), single[0], single[-1], *np.array(drawn, int)])
+
+
+def outputs(model, words):
+    return np.asarray(model(words))[:, model.output]
+
+
+# What it computes
+
+
+@BOTH
+@DTYPES
+def test_every_word_of_up_to_ten_symbols_is_decided(autoregressive, dtype):
+    model = independent_parity(autoregressive=autoregressive, dtype=dtype)
+    for n in range(1, 11):
+        words = every_word(2, n)
+        found = activations(model.config, model.parameters, words)[..., model.output]
+        truth = words.cumsum(axis=1) % 2
+        decided = slice(None) if autoregressive else slice(n - 1, n)  # every prefix, or the word
+        assert wrong_values(found[:, decided], truth[:, decided]) == 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("dtype", "autoregressive"), [("float32", True), ("float64", False)])
+def test_long_words_are_decided(dtype, autoregressive):
+    words = long_words(1501)  # no power of two, whose scores are rounded less
+    model = independent_parity(autoregressive=autoregressive, dtype=dtype)
+    np.testing.assert_array_equal(outputs(model, words), words.sum(axis=1) % 2)
+
+
+@pytest.mark.slow
+@BOTH
+@DTYPES
+def test_words_of_thousands_of_symbols_are_decided(autoregressive, dtype):
+    model = independent_parity(autoregressive=autoregressive, dtype=dtype)
+    for word in long_words(6001):
+        assert model.accepts(word) == bool(word.sum() % 2)
+
+
+# What it is made of
+
+
+def test_nothing_in_it_depends_on_n():
+    unmasked, masked = independent_parity(), independent_parity(autoregressive=True)
+    jax.tree.map(np.testing.assert_array_equal, unmasked.parameters, masked.parameters)
+    for model in (unmasked, masked):
+        config = model.config
+        layers = [config.layer(k) for k in range(config.layers)]
+        assert len(layers) == 3
+        assert all(layer.weighting == Softmax() and layer.layer_norm == "none" for layer in layers)
+        assert {layer.mask for layer in layers} == {"future" if model is masked else "none"}
+        for term in config.position_terms:
+            assert isinstance(term, CoordinateTerm)
+            np.testing.assert_array_equal(term.values(40), term.values(97)[:40])
+            assert np.abs(term.values(97)).max() <= 97**2
+
+
+@pytest.mark.quick(1)
+@BOTH
+@DTYPES
+def test_every_flip_changes_the_output_by_one(autoregressive, dtype):
+    model = jaxsens.construction("length-independent-parity", autoregressive=autoregressive, dtype=dtype)
+    words = long_words(24)
+    result = jaxsens.flip_sensitivity(model, words, flips=jaxsens.Substitute(positions=range(24)))
+    assert len(result) == words.size
+    np.testing.assert_array_equal(result.norms, 1)
+
+
+def test_another_condition_is_refused_by_name():
+    refused("condition", jaxsens.construction, "length-independent-parity", "temperature")
+    refused("dtype read", independent_parity, dtype="float16", read="x")
+
+
+# Layer 2
+
+
+def count_error(n: int) -> float:
+    """The largest error of the count over C = 0 .. n, from the weights of layer 2, in loops."""
+    errors = []
+    for c in range(n + 1):
+        centre = n / 4 + c / 2 + 1 / 2
+        weights = [np.exp(-SHARPNESS / n * (j - centre) ** 2) for j in range(1, n + 1)]
+        mean = sum(j * weight for j, weight in enumerate(weights, 1)) / sum(weights)
+        errors.append(abs(2 * mean - n / 2 - 1 - c))
+    return max(errors)
+
+
+def count_error_bound(n: int) -> float:
+    """How far 2 z - n/2 - 1 may be from C at n keys, for every C from 0 to n, in exact arithmetic; see layer 2.
+
+    With a = K/n, q = e^(-pi^2/a) and d = n/4 + 1/2, the least distance of T from a position that is cut off, Poisson
+    summation bounds the sum of (j - T) e^(-a (j - T)^2) over all whole j by sqrt(pi/a) (2 pi/a) sum_k k q^(k^2), and
+    that of the weights from below by sqrt(pi/a) (1 - 2 sum_k q^(k^2)). The sums over the two ends that are cut off have
+    opposite signs; each is at most that of (d + m) e^(-a (d + m)^2) over m >= 0.
+
+    It is below 1/8 from n = 4 on, and falls from there.
+    """
+    a, d = SHARPNESS / n, n / 4 + 0.5
+    q, steps = math.exp(-(math.pi**2) / a), range(1, 40)
+    width = math.sqrt(math.pi / a)
+    everywhere = width * (2 * math.pi / a) * sum(k * q ** (k * k) for k in steps)
+    weights = width * (1 - 2 * sum(q ** (k * k) for k in steps))
+    tail = [math.exp(-a * (d + m) ** 2) for m in range(int(d) + 40)]
+    cut = sum((d + m) * weight for m, weight in enumerate(tail))
+    return 2 * (everywhere + cut) / (weights - 2 * sum(tail))
+
+
+def test_the_mean_of_the_gaussian_is_its_centre():
+    for n in range(2, 40):
+        assert count_error(n) < 1 / 8
+        assert count_error(n) <= count_error_bound(n) * (1 + 1e-9) + 1e-12
+    assert [round(count_error(n), 3) for n in (2, 3)] == [0.036, 0.117]
+    bounds = [count_error_bound(n) for n in range(4, 400)]
+    assert bounds[0] < 1 / 8
+    assert all(later <= earlier for earlier, later in itertools.pairwise(bounds))
+    assert count_error(1) == pytest.approx(1 / 2)

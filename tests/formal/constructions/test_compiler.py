@@ -12,9 +12,10 @@ import pytest
 from jax import tree
 
 import jaxsens
-from jaxsens.core.base.errors import InputError, Problems
+from jaxsens import InputError, compile_formula
+from jaxsens.core.base.errors import Problems
 from jaxsens.core.models.parts.weighting import AverageHard
-from jaxsens.formal.constructions.compiler import CompiledTransformer, compile_formula
+from jaxsens.formal.constructions.compiler import CompiledTransformer
 from jaxsens.formal.constructions.conditions import Condition, refuse
 from jaxsens.logic import (
     LIBRARY,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from jaxsens.core.base.errors import InputError
+from jaxsens import InputError, Softmax
 from jaxsens.core.models.parts.schedules import Schedule
-from jaxsens.core.models.parts.weighting import AverageHard, Softmax
+from jaxsens.core.models.parts.weighting import AverageHard
 from jaxsens.formal.constructions.compiler import CompiledTransformer
 from jaxsens.formal.constructions.conditions import ConditionName
 from jaxsens.formal.constructions.dyck import dyck
@@ -94,10 +94,7 @@ def test_brackets_are_the_usual_ones_left_before_right():
 @pytest.mark.quick(3)
 @pytest.mark.parametrize(
     "sizes",
-    [
-        ((1, 6), (2, 5), (3, 4)),
-        pytest.param(((1, 9), (2, 6), (3, 5), (5, 4)), marks=pytest.mark.slow),
-    ],
+    [((1, 6), (2, 5), (3, 4)), pytest.param(((1, 9), (2, 6), (3, 5), (5, 4)), marks=pytest.mark.slow)],
     ids=["short", "longer"],
 )
 @pytest.mark.parametrize(("condition", "autoregressive"), PROMISED)

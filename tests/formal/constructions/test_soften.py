@@ -12,11 +12,9 @@ import pytest
 from flax import nnx
 
 import jaxsens
-from jaxsens import InputError, Transformer
+from jaxsens import InputError, Softmax, Transformer, compile_formula
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.schedules import Schedule
-from jaxsens.core.models.parts.weighting import Softmax
-from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.formal.constructions.soften import SoftenedTransformer, largest_difference, soften
 from jaxsens.formal.constructions.uniform_tieless import all_inputs
 from tests.formal.constructions import many_words

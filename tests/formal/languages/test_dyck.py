@@ -9,7 +9,7 @@ import pytest
 from scipy.special import gammaln
 from scipy.stats import chisquare
 
-from jaxsens.core.base.errors import InputError
+from jaxsens import InputError
 from jaxsens.formal.languages.dyck import final_height_law, final_heights, innermost_open, uniform_walks
 from jaxsens.languages import Dyck
 from tests.formal.languages.cases import DYCK, LONGEST_PREFIX

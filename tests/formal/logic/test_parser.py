@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxsens import logic
-from jaxsens.core.base.errors import InputError
+from jaxsens import InputError, logic
 from jaxsens.formal.logic.counting import EXACTLY, MODULO, ODD
 from tests.formal.logic.random_formulas import formulas
 from tests.lanes import examples

@@ -7,10 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from jaxsens import InputError, compile_formula, construction
 from jaxsens.cli import main
-from jaxsens.core.base.errors import InputError
-from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, catalogue, construction, names
-from jaxsens.formal.constructions.compiler import compile_formula
+from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, catalogue, names
 from jaxsens.formal.constructions.conditions import Condition, ConditionName
 from jaxsens.formal.tables import constructions_table
 from jaxsens.formal.tables.constructions_table import (
@@ -31,7 +30,7 @@ from jaxsens.formal.tables.constructions_table import (
     nested,
     plan_of,
 )
-from tests.formal.logic.definitions import balanced as balanced_definition
+from tests.formal.logic.brute_force import balanced as balanced_definition
 from tests.refusals import refused
 
 BY_NAME = {case.name: case for case in CASES}

@@ -21,12 +21,11 @@ import pandas as pd
 import pytest
 
 import jaxsens
+from jaxsens import InputError, Softmax
 from jaxsens.cli.shared import programs_kept
 from jaxsens.core.base import program_cache
-from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.program_cache import processor
 from jaxsens.core.models.parts.schedules import Schedule
-from jaxsens.core.models.parts.weighting import Softmax
 from tests.core.sweeps.tiny import TINY
 from tests.refusals import refused
 from tests.small_models import small
@@ -263,11 +262,7 @@ def test_a_first_call_compiles_nothing_but_the_preparation_and_the_flips(engine,
 @pytest.mark.parametrize("engine", ["incremental", "difference", "vmap", "first-order"])
 def test_models_that_differ_in_temperature_and_positions_alone_share_their_programs(engine, caplog):
     word, found = [0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 1], []
-    variants = (
-        {},
-        {"weighting": Softmax(Schedule(coefficient=1.5))},
-        {"positions": ("learned", "fraction")},
-    )
+    variants = ({}, {"weighting": Softmax(Schedule(coefficient=1.5))}, {"positions": ("learned", "fraction")})
     for changes in variants:
         model = jaxsens.Transformer(small(alphabet_size=2, layers=2, **changes), seed=0)
         with jax.log_compiles(), caplog.at_level("WARNING"):

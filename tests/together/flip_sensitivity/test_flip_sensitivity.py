@@ -110,22 +110,9 @@ def test_a_record_that_holds_a_model_is_refused_everywhere(model):
     refused("model flips", jaxsens.theory.lemma5, record, 4)
 
 
-SHALLOW = CONFIG.replace(
-    layers=1, feed_forward=0
-)  # Quick to compile, where depth has no part in what is tested.
-
-
 def test_the_l2_norm_does_not_underflow_in_float32():
     result = jaxsens.flip_sensitivity(lambda t: jnp.array([3e-30, 4e-30]) * t[0], [0, 1], 2)
     np.testing.assert_allclose(result.norms, [5e-30], rtol=1e-6)
-
-
-def test_float64_models_are_measured_in_float64_whatever_the_global_setting():
-    model = jaxsens.Transformer(SHALLOW.replace(dtype="float64"))
-    result = jaxsens.flip_sensitivity(model, word(6))
-    assert result.norms.dtype == np.float64
-    assert result.dtype == "float64"
-    assert jnp.ones(1).dtype == jnp.float32
 
 
 measure = jaxsens.flip_sensitivity

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import EngineRefusal, InputError
+from jaxsens import EngineRefusal, InputError, Softmax, Transformer, TransformerConfig
 from jaxsens.core.engines.difference import engine as difference
 from jaxsens.core.engines.difference import folded
 from jaxsens.core.engines.one_key.run import weighting_refusal
@@ -30,7 +31,7 @@ from jaxsens.core.models.parts.choices import (
     ScoreFunction,
 )
 from jaxsens.core.models.parts.masks import MASK_TYPES, MASKS, KeyMask
-from jaxsens.core.models.parts.positions import CoordinateTerm
+from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, PositionTerm, ScoreTerm
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.score_positions import Alibi
 from jaxsens.core.models.parts.weighting import (
@@ -39,15 +40,60 @@ from jaxsens.core.models.parts.weighting import (
     AverageHard,
     HardWeighting,
     Sigmoid,
-    Softmax,
     Weighting,
 )
-from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layers import layered_transformer
+from jaxsens.theory import certified_bound, check, lemma5, misclassified_pair, restrict
+from jaxsens.theory.rules import (
+    activation_lipschitz,
+    inverse_temperatures,
+    position_parts,
+    score_terms,
+    visible_keys,
+)
 from tests.core.flip_sensitivity.conformance import engine_of
-from tests.foreign_parts import Nowhere, Ramp, Window
 from tests.refusals import refusal, refused
 from tests.small_models import small
+from tests.theory.certified_truth import scaled_model, undercut
+from tests.theory.hard_models import hard
+
+
+@dataclass(frozen=True)
+class Ramp(AddedTerm):
+    """i/n in every coordinate: an added term, which every rule for added terms serves."""
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    def values(self, n, width):
+        return np.repeat(np.arange(1, n + 1)[:, None] / n, width, axis=1)
+
+
+@dataclass(frozen=True)
+class Window(ScoreTerm):
+    """-1 on keys more than two places away: a score term that nobody has a rule for."""
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
+    def turned(self, x, positions, n):
+        return x
+
+    def penalty(self, heads, queries, keys, dtype, table=None):
+        far = jnp.abs(queries[:, None] - keys) > 2
+        return -jnp.broadcast_to(far, (heads, *far.shape)).astype(dtype)
+
+
+@dataclass(frozen=True)
+class Nowhere(PositionTerm):
+    """A position term that enters neither the embeddings nor the scores."""
+
+    @property
+    def bounded(self) -> bool:
+        return True
+
 
 WORD = np.array([0, 1, 1, 0, 1, 2])
 
@@ -300,3 +346,94 @@ def test_soften_and_restrictions_refuse_by_name(name):
     for use in (lambda: jaxsens.formal.soften(model, 4, 0.1), lambda: jaxsens.theory.restrict(model, 6)):
         with pytest.raises(jaxsens.InputError, match=kind):
             use()
+
+
+@dataclass(frozen=True)
+class Foreign:
+    hard: bool = False
+
+
+# Each family's field, and a member that no rule is for.
+STRANGE = {
+    "weighting": ("weighting", Foreign()),
+    "position term": ("positions", (Nowhere(),)),
+    "score term": ("positions", (Window(),)),
+    "activation": ("activation", "foreign-activation"),
+    "mask": ("mask", "foreign-mask"),
+    "score": ("scores", "foreign-score"),
+    "layer normalisation": ("layer_norm", "foreign-norm"),
+    "output gate": ("output_gate", "headwise"),
+}
+NAMES = {
+    family: kind if isinstance(kind, str) else type(kind[0] if isinstance(kind, tuple) else kind).__name__
+    for family, (_, kind) in STRANGE.items()
+}
+
+
+def made_foreign(model: Transformer, family: str) -> Transformer:
+    """The model with a foreign part in its config, as a family that grows would let it in."""
+    field, kind = STRANGE[family]
+    config = dataclasses.replace(model.config)
+    object.__setattr__(config, field, kind)
+    other = Transformer(model.config, parameters=model.parameters)
+    object.__setattr__(other, "config", config)
+    return other
+
+
+SOFT: dict[str, Any] = {
+    "lemma5": lambda model: lemma5(model, 4),
+    "certified_bound": lambda model: certified_bound(model, 4),
+}
+HARD: dict[str, Any] = {
+    "restrict": lambda model: restrict(model, 6),
+    "misclassified_pair": lambda model: misclassified_pair(model, "parity", 6),
+}
+
+
+@pytest.mark.parametrize("family", STRANGE)
+@pytest.mark.parametrize("consumer", [*SOFT, *HARD])
+def test_bounds_and_restrictions_refuse_foreign_parts(family, consumer):
+    model = Transformer(small(alphabet_size=2)) if consumer in SOFT else hard(0)
+    with pytest.raises(InputError, match=NAMES[family]):
+        (SOFT | HARD)[consumer](made_foreign(model, family))
+
+
+@pytest.mark.parametrize("family", STRANGE)
+def test_the_checker_refuses_foreign_parts_by_rules_of_its_own(family):
+    model = hard(0)
+    restriction = restrict(model, 6, 0.5)
+    with pytest.raises(
+        InputError,
+        match=f"check has no rule for the {family.replace('score t', 'position t')} {NAMES[family]}",
+    ):
+        check(restriction, made_foreign(model, family))
+
+
+def test_every_dispatch_is_closed_where_it_stands():
+    model = Transformer(small(alphabet_size=2))
+    foreign: dict[str, Any] = {family: made_foreign(model, family).config for family in STRANGE}
+    layer = model.config.layer(0)
+    cases = [
+        lambda: position_parts(foreign["position term"], model.parameters, 4),
+        lambda: score_terms(dataclasses.replace(layer, position_scores=(Nowhere(),))),
+        lambda: visible_keys("Foreign", 4),
+        lambda: inverse_temperatures(dataclasses.replace(layer, weighting=Foreign()), 4, "float64"),
+        lambda: activation_lipschitz("Foreign"),
+    ]
+    for case in cases:
+        with pytest.raises(InputError, match=r"has no rule for the .* (Foreign|Nowhere)"):
+            case()
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_a_new_added_term_is_bounded_like_those_that_there_are(layers):
+    model = scaled_model(layers, layers=layers, positions=(Ramp(), "sinusoidal"))
+    bound, plain = (certified_bound(one, 4) for one in (model, scaled_model(layers, layers=layers)))
+    assert undercut(model, 4, bound) <= 1
+    assert bound.value != plain.value
+
+
+def test_restrictions_with_a_new_added_term_are_accepted():
+    model = hard(0, positions=(Ramp(), "sinusoidal"))
+    assert check(restrict(model, 6, 0.5), model).accepted

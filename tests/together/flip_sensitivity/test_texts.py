@@ -12,10 +12,9 @@ import pandas as pd
 import pytest
 
 import jaxsens
-from jaxsens.core.flips.flips import Substitute
+from jaxsens import FlipSensitivity, Substitute
 from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import layered_transformer
-from jaxsens.core.results.result import FlipSensitivity
 from tests.refusals import refusal, refused
 
 CONFIG = jaxsens.TransformerConfig(alphabet_size=3, width=4, heads=1, layers=1, feed_forward=4)

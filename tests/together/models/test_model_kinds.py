@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import InputError
+from jaxsens import InputError
 from jaxsens.core.models.transformer.module import network
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import read_plan, read_points, run_sweep

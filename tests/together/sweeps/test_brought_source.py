@@ -9,10 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from jaxsens import InputError, load_sweep
 from jaxsens.cli import main
 from jaxsens.core.base import registry
-from jaxsens.core.base.errors import InputError
-from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sources import naming
 from jaxsens.core.sweeps.sweep import run_sweep

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 import jaxsens
-from jaxsens.core.base.errors import InputError
-from jaxsens.core.engines.options import Auto, Vmap
+from jaxsens import Auto, FirstOrder, InputError, Vmap
 from jaxsens.core.measures import Decision, Measure, balancing_threshold
 from jaxsens.core.report.figures import change_label
 from jaxsens.core.results.statistics import ESTIMATED, Estimated, strata
@@ -28,7 +27,6 @@ from jaxsens.core.sweeps.points import (
     write_point,
 )
 from jaxsens.core.sweeps.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS, run_sweep
-from jaxsens.first_order.first_order import FirstOrder
 from jaxsens.training.theorem6.run import parse_theorem6_config
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, problems_of, quiet, tiny_sweep
 from tests.refusals import refusal, refused
@@ -268,12 +266,8 @@ def test_a_point_whose_mean_has_no_interval_is_kept_and_read(stood_in, tmp_path)
 DECIDED = TINY.replace('"q90"]', f'"{AVERAGE_SENSITIVITY}"]')
 
 
-def decided_sweep(measure, text=DECIDED):
-    return parse_sweep_config(f"{text}\n[measure]\n{measure}\n")
-
-
 def test_the_average_sensitivity_of_a_point_is_kept_with_it(tmp_path):
-    sweep = decided_sweep('measure = "decision"\nengine = "vmap"')
+    sweep = sweep_of('measure = "decision"\nengine = "vmap"', DECIDED)
     point = sweep.points[0]
     tokens = point.tokens()
     result = point.measure.flip_sensitivity(point.model(), tokens, point.seed)
@@ -288,8 +282,8 @@ def test_the_average_sensitivity_of_a_point_is_kept_with_it(tmp_path):
 
 def test_it_is_a_statistic_of_decisions_only():
     assert is_statistic(AVERAGE_SENSITIVITY)
-    refused("statistics", decided_sweep, 'measure = "l1"')
-    sweep = decided_sweep('measure = "kl"', TINY)
+    refused("statistics", sweep_of, 'measure = "l1"', DECIDED)
+    sweep = sweep_of('measure = "kl"', TINY)
     result = sweep.points[0].measure.flip_sensitivity(sweep.points[0].model(), sweep.points[0].tokens(), 0)
     with pytest.raises(InputError, match="average_sensitivity: "):
         statistics_of(result, ["mean", AVERAGE_SENSITIVITY])
@@ -299,23 +293,20 @@ def test_it_is_a_statistic_of_decisions_only():
 @pytest.mark.parametrize("norm", ["cosine", "kl", "decision"])
 def test_what_is_of_norms_only_refuses_the_others_before_anything_runs(norm):
     text = f'measure = "{norm}"'
-    refused("measure.measure", decided_sweep, f"{text}\n[bounds]", TINY)
-    assert (
-        decided_sweep(f"{text}\n[bounds]\nworst = false\ncertified = false", TINY).measure.measure.kind
-        == norm
-    )
+    refused("measure.measure", sweep_of, f"{text}\n[bounds]", TINY)
+    assert sweep_of(f"{text}\n[bounds]\nworst = false\ncertified = false", TINY).measure.measure.kind == norm
     with refusal("measure.measure", "model[0].train.language", "model[0].train.optimiser"):
         parse_theorem6_config(f"{INLINE}\n[measure]\n{text}\n")
 
 
 def test_decisions_are_not_estimated_beyond_a_length_and_distances_are():
     table = TINY.replace('["softmax", "leftmost-hard"]', '["softmax"]')
-    refused("measure.exact_up_to", decided_sweep, 'measure = "decision"\nexact_up_to = 4', table)
-    assert decided_sweep('measure = "kl"\nexact_up_to = 4', table).measure.measure.kind == "kl"
+    refused("measure.exact_up_to", sweep_of, 'measure = "decision"\nexact_up_to = 4', table)
+    assert sweep_of('measure = "kl"\nexact_up_to = 4', table).measure.measure.kind == "kl"
 
 
 def test_a_single_output_has_no_direction():
-    refused("measure.measure", decided_sweep, 'measure = { kind = "cosine", outputs = [1] }', TINY)
+    refused("measure.measure", sweep_of, 'measure = { kind = "cosine", outputs = [1] }', TINY)
 
 
 def test_every_measure_has_a_label_for_axes():
@@ -338,11 +329,11 @@ def test_what_a_sweep_of_decisions_cannot_give_is_refused():
         ("statistics", 'measure = "decision"\nsample_beyond = 3\nexact_up_to = 4'),
         (threshold, 'measure = { kind = "decision", threshold = "mean" }'),
     ):
-        refused(path, decided_sweep, measure, ONE_OUTPUT)
+        refused(path, sweep_of, measure, ONE_OUTPUT)
     median = 'measure = { kind = "decision", threshold = "median" }'
-    refused("inputs.count", decided_sweep, median, ONE_OUTPUT.replace('kind = "all"', ""))
-    refused(threshold, decided_sweep, 'measure = { kind = "decision", threshold = 0.5 }', DECIDED)
-    assert decided_sweep(
+    refused("inputs.count", sweep_of, median, ONE_OUTPUT.replace('kind = "all"', ""))
+    refused(threshold, sweep_of, 'measure = { kind = "decision", threshold = 0.5 }', DECIDED)
+    assert sweep_of(
         'measure = { kind = "decision", threshold = 0.5, outputs = [1] }', DECIDED
     ).measure.measure == (Decision(0.5, outputs=(1,)))
 

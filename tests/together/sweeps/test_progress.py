@@ -1,16 +1,28 @@
-"""Progress and status of a sweep: fair guesses of the time left, lines or a bar, and what a directory alone says."""
+"""Progress and status of a sweep: fair guesses of the time left, lines or a bar, and what a directory alone says.
+
+Of a measurement a bar, where it is wanted, on standard error, once.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import sys
+import threading
+import time
 from pathlib import Path
 
+import jax.numpy as jnp
 import pytest
 from rich.console import Console
 
+import jaxsens
 from jaxsens.cli import main
+from jaxsens.cli import measure as command
+from jaxsens.cli.measure import InputOptions, OutputOptions
 from jaxsens.core.base.text import duration
+from jaxsens.core.placement import run
+from jaxsens.core.placement.run import progress_of
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.jobs import progress
 from jaxsens.core.sweeps.jobs.progress import BarReporter, TimeLeft, left_text, reporting, watching
@@ -162,16 +174,16 @@ def sweep(faked):
     return tiny_sweep()
 
 
-def run(sweep, folder, **selection):
+def ran(sweep, folder, **selection):
     return run_sweep(sweep, folder, select(sweep.points, **selection), quiet())
 
 
 def test_a_sweep_that_was_stopped_finished_or_never_begun(sweep, tmp_path):
     refused("directory", sweep_status, tmp_path)
-    run(sweep, tmp_path, only=["n=4"])
+    ran(sweep, tmp_path, only=["n=4"])
     found = sweep_status(tmp_path)
     assert (found.state, found.points, found.of_points, found.report) == ("unfinished", 4, 8, False)
-    run(sweep, tmp_path)
+    ran(sweep, tmp_path)
     found = sweep_status(tmp_path)
     assert (found.state, found.points, found.failed) == ("finished", 8, ())
     assert found.compute_seconds_left == 0.0
@@ -179,8 +191,8 @@ def test_a_sweep_that_was_stopped_finished_or_never_begun(sweep, tmp_path):
 
 
 def test_the_time_left(sweep, tmp_path):
-    run(sweep, tmp_path, only=["n=4", "variant=softmax"])
-    run(sweep, tmp_path, only=["n=6", "variant=softmax"])
+    ran(sweep, tmp_path, only=["n=4", "variant=softmax"])
+    ran(sweep, tmp_path, only=["n=6", "variant=softmax"])
     found = sweep_status(tmp_path)
     assert found.compute_seconds_left is not None
     assert any("of one process left" in line for line in found.lines())
@@ -191,27 +203,131 @@ def test_what_failed_is_said_until_it_is_computed(sweep, tmp_path, monkeypatch, 
         raise RuntimeError("no luck")
 
     monkeypatch.setattr(sweep_points, "flip_sensitivity", fails)
-    run(sweep, tmp_path, only=["n=6", "seed=1"])
+    ran(sweep, tmp_path, only=["n=6", "seed=1"])
     assert main(["status", str(tmp_path), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["state"], found["points"]) == ("unfinished", 0)
     assert found["failed"][0] == {"item": "softmax n=6 seed=1", "message": "RuntimeError: no luck"}
     assert main(["status", str(tmp_path)]) == 0
     assert "failed: leftmost-hard n=6 seed=1: RuntimeError: no luck" in capsys.readouterr().out
-    run(sweep, tmp_path)
+    ran(sweep, tmp_path)
     assert sweep_status(tmp_path).state == "failed"
     monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
-    run(sweep, tmp_path)
+    ran(sweep, tmp_path)
     assert sweep_status(tmp_path).failed == ()
     assert not list(tmp_path.rglob("*.failed"))
 
 
 def test_looking_writes_nothing_outside_the_directory(sweep, tmp_path):
     out, outside = tmp_path / "out", tmp_path / "outside"
-    run(sweep, out)
+    ran(sweep, out)
     (out / "points").rename(outside)
     (out / "points").symlink_to(outside)
     (outside / "variant=softmax" / "n=4").chmod(0o755)
     before = (outside / "variant=softmax" / "n=4").stat().st_mtime_ns
     assert sweep_status(out).points == 8
     assert (outside / "variant=softmax" / "n=4").stat().st_mtime_ns == before
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def model(tokens):
+    return jnp.sin(tokens * 1.0).sum()
+
+
+def measure(**options):
+    return jaxsens.flip_sensitivity(model, [0, 1] * 4, 2, **options)
+
+
+def a_terminal(monkeypatch):
+    """Standard error as a terminal. Not a fixture: pytest puts its own back between setup and test."""
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setenv("TERM", "xterm")
+    return terminal
+
+
+def wait_for(condition):
+    until = time.monotonic() + 20
+    while not condition() and time.monotonic() < until:
+        time.sleep(0.01)
+    assert condition()
+
+
+def test_true_is_a_bar_on_standard_error_from_the_start(monkeypatch, capsys):
+    errors = a_terminal(monkeypatch)
+    with progress_of(True) as told:
+        assert told is not None
+        wait_for(lambda: "preparing and compiling" in errors.getvalue())
+        assert "0/?" not in errors.getvalue()
+        told(1, 7)
+        wait_for(lambda: "1/7 flips" in errors.getvalue())
+        told(7, 7)
+    assert "7/7 flips" in errors.getvalue()
+    assert capsys.readouterr().out == ""
+
+
+def test_by_default_a_bar_comes_on_a_terminal_after_a_while(monkeypatch):
+    errors = a_terminal(monkeypatch)
+    monkeypatch.setattr(run, "PATIENCE", 1000.0)
+    with progress_of(None) as told:
+        assert told is not None
+        told(7, 7)
+    assert errors.getvalue() == ""
+    monkeypatch.setattr(run, "PATIENCE", 0.05)
+    with progress_of(None) as told:
+        assert told is not None
+        told(2, 7)
+        wait_for(lambda: "2/7" in errors.getvalue())
+
+
+@pytest.mark.parametrize("asked", [False, None])
+def test_no_bar_without_a_terminal_or_where_it_is_refused(asked, monkeypatch):
+    a_terminal(monkeypatch)
+    if asked is None:
+        monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with progress_of(asked) as told:
+        assert told is None
+
+
+def test_the_bar_ends_with_the_measurement_also_where_it_fails(monkeypatch):
+    a_terminal(monkeypatch)
+    before = threading.active_count()
+
+    def fail():
+        with progress_of(True):
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    wait_for(lambda: threading.active_count() <= before)
+
+
+def test_a_measurement_tells_its_bar_of_every_flip(monkeypatch):
+    errors = a_terminal(monkeypatch)
+    assert len(measure(progress=True)) == 7
+    assert "7/7 flips" in errors.getvalue()
+    assert len(measure(progress=False)) == 7
+    seen = []
+    measure(progress=lambda *told: seen.append(told))
+    assert seen[-1] == (7, 7)
+
+
+@pytest.mark.parametrize("wrong", ["bar", 1, lambda done: None, object()])
+def test_what_is_no_progress_is_refused_before_anything_is_measured(wrong):
+    refused("progress", measure, progress=wrong)
+    if not callable(wrong):
+        refused("progress", jaxsens.theory.worst_input, model, 4, 2, progress=wrong)
+
+
+@pytest.mark.parametrize("quiet", [True, False])
+def test_the_command_has_the_same_bar_unless_it_is_to_be_quiet(quiet, monkeypatch, tmp_path):
+    errors = a_terminal(monkeypatch)
+    monkeypatch.setattr(run, "PATIENCE", 0.0)
+    model = ("alphabet_size=2", "width=4", "heads=1", "layers=1", "feed_forward=4")
+    output = OutputOptions(quiet=quiet, save=tmp_path / "flips.parquet")
+    command.measure(InputOptions(n=4, model=model), output=output)
+    assert ("3/3 flips" in errors.getvalue()) is not quiet
