@@ -11,13 +11,11 @@ import numpy as np
 
 from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ATTENTION_STATISTICS, Shown
 from jaxsens.core.base.errors import rule_for
-from jaxsens.core.report.data import Spread, spreads
+from jaxsens.core.report.data import Spread, SweepData, spreads, text
 from jaxsens.core.report.figures import ReportFigure, fitted_power, panel_figure, powers
 from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import Guide, Line, Panel, line_style
-from jaxsens.core.report.sweep_data import SweepData
-from jaxsens.core.report.texts import text
 
 if TYPE_CHECKING:
     import pandas

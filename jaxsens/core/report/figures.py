@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.measures import Measure
-from jaxsens.core.report.data import Profiles, Spread, inexact, spreads
+from jaxsens.core.report.data import Profiles, Spread, inexact, spreads, text
 from jaxsens.core.report.fits import (
     LEVEL,
     ExponentFit,
@@ -43,7 +43,6 @@ from jaxsens.core.report.panels import (
     log_marks,
     variant_styles,
 )
-from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.points import OF_DECISIONS, PER_POSITION
 
 COLOUR_MAP = "viridis_r"

@@ -25,8 +25,8 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.report.data import having, statistic_columns
-from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, EXTREMES, PER_POSITION
+from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, EXTREMES, PER_POSITION, STATUS_COLUMN, Status
+from jaxsens.core.sweeps.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS
 
 if TYPE_CHECKING:
     import pandas
@@ -233,6 +233,21 @@ class ExponentFit:
         power = "" if math.isnan(self.exponent) else f"exponent {self.power}"
         note = "; ".join(filter(None, (power, self.note)))
         return f"{self.variant}: {self.statistic} {self.growth.value}{f' ({note})' if note else ''}"
+
+
+def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:
+    """The names of the statistics in `points`, in the order of its columns."""
+    others = {*KEY_COLUMNS, *ESTIMATE_COLUMNS}
+    status = {STATUS_COLUMN.format(column) for column in points.columns}
+    return tuple(column for column in points.columns if column not in others | status)
+
+
+def having(points: pandas.DataFrame, statistic: str, *kinds: Status) -> Bool[np.ndarray, " points"]:
+    """Whether each value of a statistic is of one of these kinds."""
+    column = STATUS_COLUMN.format(statistic)
+    if column not in points.columns:
+        return np.zeros(len(points), bool)
+    return np.array([kind in kinds for kind in points[column]], bool)
 
 
 def fit_exponents(points: pandas.DataFrame, minimum_length: int = 1) -> tuple[ExponentFit, ...]:

@@ -16,11 +16,10 @@ from matplotlib.figure import Figure
 from jaxsens.core.base.files import write_bytes, write_text
 from jaxsens.core.base.stopping import check
 from jaxsens.core.base.text import duration
+from jaxsens.core.report.data import SweepData, text
 from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.report.fits import LEVEL, SUMMARY_COLUMNS, ExponentFit, signed
 from jaxsens.core.report.panels import SHAPES, figure_bytes
-from jaxsens.core.report.sweep_data import SweepData
-from jaxsens.core.report.texts import text
 from jaxsens.core.results.pictures.picture import page_template
 from jaxsens.core.sweeps.jobs.job import write_table
 from jaxsens.core.sweeps.sweep import PlannedVariant, row_of

@@ -10,10 +10,10 @@ import numpy as np
 
 from jaxsens.core.base.files import only_inside
 from jaxsens.core.flips.fields import READOUT
-from jaxsens.core.report.data import having
+from jaxsens.core.report.data import SweepData, text
 from jaxsens.core.report.distances import Distances, decision_sections, distance_sections, write_distances
 from jaxsens.core.report.figures import local_slope_figure, profile_figure, sensitivity_figure
-from jaxsens.core.report.fits import enumeration, summary_sentence
+from jaxsens.core.report.fits import enumeration, having, summary_sentence
 from jaxsens.core.report.page import (
     Report,
     Section,
@@ -24,8 +24,6 @@ from jaxsens.core.report.page import (
     write_page,
     write_summary,
 )
-from jaxsens.core.report.sweep_data import SweepData
-from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, PER_POSITION
 from jaxsens.core.sweeps.sweep import write_points_csv, write_results_csv
 

@@ -13,8 +13,8 @@ from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.files import try_writing_to
 from jaxsens.core.base.inputs import choice
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
+from jaxsens.core.report.data import SweepData
 from jaxsens.core.report.fits import SUMMARY_COLUMNS, signed
-from jaxsens.core.report.sweep_data import SweepData
 from jaxsens.core.sweeps.jobs.job import Failure
 from jaxsens.core.sweeps.sweep import row_of
 

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsens.core.report.data import spreads
+from jaxsens.core.report.data import SweepData, spreads, text
 from jaxsens.core.report.figures import ReportFigure, panel_figure
 from jaxsens.core.report.fits import enumeration
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import Guide, Line, Panel, variant_styles
-from jaxsens.core.report.sweep_data import SweepData
-from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.sweep import row_of
 from jaxsens.formal.languages import Dyck, Language
 from jaxsens.training.baselines import NEVER

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from jaxsens.core.report.data import FlipTables, statistic_columns
+from jaxsens.core.report.data import FlipTables
+from jaxsens.core.report.fits import statistic_columns
 from jaxsens.core.report.sweep_result import SweepResult
 from jaxsens.core.sweeps.points import Measurement, PointMetadata
 from jaxsens.core.sweeps.sweep import PlannedPoint, PlannedVariant, SweepPlan

@@ -10,13 +10,12 @@ import pytest
 
 import jaxsens
 from jaxsens import flip_sensitivity
-from jaxsens.core.report.data import FlipTables
+from jaxsens.core.report.data import FlipTables, text
 from jaxsens.core.report.distances import decision_sections, input_figure, model_figure, model_table
 from jaxsens.core.report.figures import sensitivity_panel, slopes_of
 from jaxsens.core.report.fits import statistic_name
 from jaxsens.core.report.page import DASH
 from jaxsens.core.report.report import build_report
-from jaxsens.core.report.texts import text
 from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, OF_DECISIONS, PER_POSITION

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from jaxsens.core.report import texts
+from jaxsens.core.report import data as texts
 
 FOLDER = Path(texts.__file__).parents[2]
 FAMILIES = ("flip-", "heading-", "networks-")
