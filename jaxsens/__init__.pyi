@@ -48,8 +48,8 @@ from .core.models.transformer.module import Transformer as Transformer
 from .core.placement.placement import Placement as Placement
 from .core.placement.placement import global_mesh as global_mesh
 from .core.report.sweep_result import SweepResult as SweepResult
-from .core.results.interrupted import MeasurementInterrupted as MeasurementInterrupted
 from .core.results.result import FlipSensitivity as FlipSensitivity
+from .core.results.result import MeasurementInterrupted as MeasurementInterrupted
 from .core.results.result import load_result as load_result
 from .core.sweep import SweepInterrupted as SweepInterrupted
 from .core.sweep import load_sweep as load_sweep

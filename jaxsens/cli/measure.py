@@ -349,7 +349,7 @@ def measure(
         if published.pretrained is None:
             source = _source(request, problems)
     from jaxsens.cli import single
-    from jaxsens.core.results.interrupted import MeasurementInterrupted
+    from jaxsens.core.results.result import MeasurementInterrupted
 
     arguments["progress"] = False if output.quiet else None
     names = MEASURED_BY

@@ -27,8 +27,8 @@ from jaxsens.core.engines.request import Request
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.models.adapters import Model, as_inputs, as_model, pieces_of
 from jaxsens.core.results.measured import fingerprint
-from jaxsens.core.results.pictures.plot import LARGEST, families, safe_label
-from jaxsens.core.results.pictures.view import ResultView
+from jaxsens.core.results.picture import ResultView
+from jaxsens.core.results.plot import LARGEST, families, safe_label
 from jaxsens.core.results.result import FlipSensitivity, load_with_metadata
 from jaxsens.core.sweeps.jobs.job import write_table as write_csv
 from jaxsens.pretrained.model import PretrainedModel, scores_of

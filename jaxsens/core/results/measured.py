@@ -329,9 +329,9 @@ class MeasuredFlips:
 
     def _written(self, symbols: Int[np.ndarray, " symbols"]) -> str:
         """Returns how to write several symbols, with blanks between them."""
-        return " ".join(self._strings(symbols))
+        return " ".join(self.strings(symbols))
 
-    def _strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
+    def strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
         """Returns how to write each symbol."""
         names = {DELETED: DELETED_NAME, **(self.names or {})}
         unique, place = np.unique(symbols, return_inverse=True)

@@ -16,9 +16,9 @@ from matplotlib import pyplot
 import jaxsens
 from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import layered_transformer
+from jaxsens.core.results import picture
 from jaxsens.core.results.measured import Provenance
-from jaxsens.core.results.pictures import picture
-from jaxsens.core.results.pictures.view import spaced, text_pieces
+from jaxsens.core.results.picture import spaced, text_pieces
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.results.statistics import Estimated
 from tests.made_results import made

@@ -18,8 +18,8 @@ from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.results.pictures.picture import page
-from jaxsens.core.results.pictures.plot import draw_profile
+from jaxsens.core.results.picture import page
+from jaxsens.core.results.plot import draw_profile
 from jaxsens.core.results.result import FlipSensitivity, load_result
 from jaxsens.core.results.rounding import ForwardPass, forward_pass, unreliable
 from jaxsens.first_order import run

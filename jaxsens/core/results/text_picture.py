@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 
-from jaxsens.core.results.pictures.picture import By, ShownToken, shown_parts
-from jaxsens.core.results.pictures.plot import drawing
-from jaxsens.core.results.pictures.view import ResultView
+from jaxsens.core.results.picture import By, ResultView, ShownToken, shown_parts
+from jaxsens.core.results.plot import drawing
 
 UP, DOWN = (213 / 255, 94 / 255, 0), (0, 114 / 255, 178 / 255)
 """The colours of the page: of Okabe and Ito's palette, which colour-blind readers can tell apart."""

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import collecting, shortened
-from jaxsens.core.results.pictures.view import InputView, ResultView
+from jaxsens.core.results.picture import InputView, ResultView
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
