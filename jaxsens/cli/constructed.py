@@ -26,7 +26,7 @@ from jaxsens.core.base.files import write_text
 from jaxsens.core.base.stopping import Stopped
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.jobs.job import RowsJob
+    from jaxsens.core.sweeps.job import RowsJob
 
 
 def constructions(
@@ -132,7 +132,7 @@ def _tabulate(
     Raises:
         Stopped: if a signal ended a job early that keeps no rows.
     """
-    from jaxsens.core.sweeps.jobs.job import run
+    from jaxsens.core.sweeps.job import run
 
     outcome = run(job, Console(stderr=True, quiet=quiet))
     code, rows = outcome.exit_code, outcome.records

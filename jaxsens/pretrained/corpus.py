@@ -30,7 +30,7 @@ from jaxsens.core.results.measured import fingerprint
 from jaxsens.core.results.picture import ResultView
 from jaxsens.core.results.plot import LARGEST, families, safe_label
 from jaxsens.core.results.result import FlipSensitivity, load_with_metadata
-from jaxsens.core.sweeps.jobs.job import write_table as write_csv
+from jaxsens.core.sweeps.job import write_table as write_csv
 from jaxsens.pretrained.model import PretrainedModel, scores_of
 from jaxsens.pretrained.texts import LabelledText
 

@@ -6,9 +6,9 @@ import pytest
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.placement.placement import Placement
+from jaxsens.core.sweeps import job as jobs
 from jaxsens.core.sweeps.config import parse_sweep_config
-from jaxsens.core.sweeps.jobs import job as jobs
-from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.sweep import RecordsJob, read_plan, read_records
 from jaxsens.theory.tables import sweep as bounds
 from jaxsens.theory.tables.record import BoundRecord

@@ -12,7 +12,7 @@ from rich.console import Console
 import jaxsens
 from jaxsens.cli import main
 from jaxsens.core.models.transformer.module import Transformer
-from jaxsens.core.sweeps.jobs.job import run
+from jaxsens.core.sweeps.job import run
 from jaxsens.languages import language
 from jaxsens.training.baselines import exact_parity_rnn
 from jaxsens.training.evaluation import accuracy, next_symbols

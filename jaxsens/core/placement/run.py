@@ -23,8 +23,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.core.base.programs import numerics, resolved
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.measures.formulas import is_whole
-from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.process_group import ProcessGroup
+from jaxsens.core.placement.placement import Placement, ProcessGroup
 from jaxsens.core.placement.program import (
     FlipProgram,
     FlipRequest,

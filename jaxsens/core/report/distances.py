@@ -40,7 +40,7 @@ from jaxsens.core.report.panels import (
     line_style,
     variant_styles,
 )
-from jaxsens.core.sweeps.jobs.job import write_table
+from jaxsens.core.sweeps.job import write_table
 from jaxsens.core.sweeps.sweep import row_of
 
 BINS = 20

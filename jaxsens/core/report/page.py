@@ -21,7 +21,7 @@ from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.report.fits import LEVEL, SUMMARY_COLUMNS, ExponentFit, signed
 from jaxsens.core.report.panels import SHAPES, figure_bytes
 from jaxsens.core.results.picture import page_template
-from jaxsens.core.sweeps.jobs.job import write_table
+from jaxsens.core.sweeps.job import write_table
 from jaxsens.core.sweeps.sweep import PlannedVariant, row_of
 
 T = TypeVar("T")

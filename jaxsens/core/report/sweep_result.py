@@ -15,7 +15,7 @@ from jaxsens.core.base.inputs import choice
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
 from jaxsens.core.report.data import SweepData
 from jaxsens.core.report.fits import SUMMARY_COLUMNS, signed
-from jaxsens.core.sweeps.jobs.job import Failure
+from jaxsens.core.sweeps.job import Failure
 from jaxsens.core.sweeps.sweep import row_of
 
 if TYPE_CHECKING:

@@ -34,7 +34,7 @@ from jaxsens.core.placement.run import Progress
 from jaxsens.core.results.measured import as_text, ceiling
 from jaxsens.core.results.result import FlipSensitivity, Interval, load_with_metadata, save_with_metadata
 from jaxsens.core.sweeps.inputs import Inputs
-from jaxsens.core.sweeps.jobs.job import check_key
+from jaxsens.core.sweeps.job import check_key
 from jaxsens.core.sweeps.sources import ModelSource
 
 FORMAT = 2

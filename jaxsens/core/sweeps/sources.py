@@ -42,7 +42,7 @@ from jaxsens.core.models.transformer.module import (
 )
 from jaxsens.core.results.measured import fingerprint
 from jaxsens.core.sweeps.inputs import GivenWords, OwnWords, Symbols, TextFile
-from jaxsens.core.sweeps.jobs.job import one_line
+from jaxsens.core.sweeps.job import one_line
 
 EVERY = "every coordinate"
 

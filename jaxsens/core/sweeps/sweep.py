@@ -24,12 +24,10 @@ from jaxsens.core.base.files import there_are, write_text
 from jaxsens.core.base.registry import entries
 from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.base.text import print_text
-from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.process_group import ProcessGroup
+from jaxsens.core.placement.placement import Placement, ProcessGroup
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.inputs import Inputs
-from jaxsens.core.sweeps.jobs.job import Job, Outcome, Record, read_finished, run, write_table
-from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.job import Job, Outcome, Record, read_finished, run, write_table
 from jaxsens.core.sweeps.points import (
     STATUS_COLUMN,
     Measurement,
@@ -39,6 +37,7 @@ from jaxsens.core.sweeps.points import (
     read_point,
     write_point,
 )
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.sources import EVERY, ModelSource, Weights, coordinates
 from jaxsens.core.sweeps.tables import PointTable, RecordTable, SweepTable, TablePoint, read_sweep_table
 

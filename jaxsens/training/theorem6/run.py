@@ -43,9 +43,9 @@ from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import build, check_runs
 from jaxsens.core.sweeps.beyond import check_estimates
 from jaxsens.core.sweeps.config import Name, Settings, check_measure, check_points
-from jaxsens.core.sweeps.jobs.job import Named, Outcome, RowsJob, run
-from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.job import Named, Outcome, RowsJob, run
 from jaxsens.core.sweeps.points import Measurement, select
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.sweep import Sweep, SweepVariant, row_of, run_whole
 from jaxsens.formal.languages import Language, Parity
 from jaxsens.training.baselines import exact_parity_rnn

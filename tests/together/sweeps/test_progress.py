@@ -12,9 +12,9 @@ from rich.console import Console
 from jaxsens.cli import main
 from jaxsens.core.base.text import duration
 from jaxsens.core.sweeps import points as sweep_points
-from jaxsens.core.sweeps.jobs import progress
-from jaxsens.core.sweeps.jobs.progress import BarReporter, TimeLeft, left_text, reporting, watching
+from jaxsens.core.sweeps import progress
 from jaxsens.core.sweeps.points import select
+from jaxsens.core.sweeps.progress import BarReporter, TimeLeft, left_text, reporting, watching
 from jaxsens.core.sweeps.status import sweep_status
 from jaxsens.core.sweeps.sweep import run_sweep
 from jaxsens.training.evaluation import CrossEntropy, Recognition
