@@ -328,8 +328,7 @@ def tables() -> dict[str, frozenset[str]]:
     from jaxsens.core.models.transformer.module import kinds as network_kinds
     from jaxsens.core.models.transformer.module import network
     from jaxsens.core.sweeps.config import Variant
-    from jaxsens.core.sweeps.inputs import AllWords, RandomWords, TextFile, WordFile
-    from jaxsens.core.sweeps.placement_table import PlacementTable
+    from jaxsens.core.sweeps.inputs import AllWords, PlacementTable, RandomWords, TextFile, WordFile
     from jaxsens.core.sweeps.points import Measurement
     from jaxsens.core.sweeps.sources import naming
     from jaxsens.formal.constructions.catalogue import COMMON

@@ -46,13 +46,13 @@ from jaxsens.core.sweeps.beyond import check_estimates, sampled_variants
 from jaxsens.core.sweeps.inputs import (
     AllWords,
     InputsTable,
+    PlacementTable,
     RandomWords,
     SharedWords,
     TextFile,
     WordFile,
     read_words,
 )
-from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.core.sweeps.points import (
     EXTREMES,
     OF_DECISIONS,
