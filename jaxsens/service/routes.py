@@ -31,8 +31,8 @@ from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
 from jaxsens.core.results.picture import page
+from jaxsens.core.results.plot import picture_bytes
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.results.text_picture import picture_bytes
 from jaxsens.service.guard import refusal
 from jaxsens.service.jobs import Jobs
 from jaxsens.service.question import Question, read_json, read_question

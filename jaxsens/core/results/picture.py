@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -269,56 +269,6 @@ class ShownToken:
     title: str
 
 
-@dataclass(frozen=True)
-class ShownInput:
-    """A paragraph: its heading, which may be empty, its tokens, and how many positions are left out after them."""
-
-    heading: str
-    tokens: Sequence[ShownToken]
-    left_out: int
-
-
-@dataclass(frozen=True)
-class ShownParts:
-    """What a page, a notebook and a picture show.
-
-    Attributes:
-        explained: what colours stand for.
-        premises: the model, what was flipped, and the size of the output, a sentence each.
-        inputs: the paragraphs.
-        hidden_inputs: how many inputs are left out.
-        steps: the colours of the legend.
-        unflipped, blurred: whether there are tokens that were not flipped, or are not resolved.
-        numbers: whether symbols are numbers only.
-        facts: how many flips there are, and how they were measured.
-        top: rows of the table of the most sensitive positions: the token in its context, what replaces it, the value.
-    """
-
-    explained: str
-    premises: Sequence[str]
-    inputs: Sequence[ShownInput]
-    hidden_inputs: int
-    steps: Sequence[ShownToken]
-    unflipped: bool
-    blurred: bool
-    numbers: bool
-    facts: str
-    top: Sequence[Mapping[str, str | bool]]
-
-    @property
-    def legend(self) -> list[ShownToken]:
-        """The legend, as tokens."""
-        tokens = [*self.steps]
-        nothing = "no change is resolved" if self.blurred else "no flip changes anything"
-        if not self.steps:
-            tokens.append(ShownToken(nothing, "", 0.0, "up", False, False, ""))
-        if self.unflipped:
-            tokens.append(ShownToken("not flipped", "   ", None, "up", False, False, ""))
-        if self.blurred:
-            tokens.append(ShownToken("not resolved", "   ", 0.0, "up", False, True, ""))
-        return tokens
-
-
 def page(view: ResultView, by: By | None = None, title: str | None = None) -> str:
     """Returns a whole page, or without a title what a notebook shows: the first positions only if there are many.
 
@@ -330,7 +280,7 @@ def page(view: ResultView, by: By | None = None, title: str | None = None) -> st
     """
     parts = shown_parts(view, by, MOST_IN_NOTEBOOK if title is None else MOST_ON_PAGE)
     picture = page_template("jaxsens.core.results", "picture.html")
-    return picture.render(whole=title is not None, title=title or "", view=view, **vars(parts))
+    return picture.render(whole=title is not None, title=title or "", view=view, **parts)
 
 
 @cache
@@ -348,30 +298,42 @@ def page_template(package: str, name: str) -> jinja2.Template:
     return environment.get_template(name)
 
 
-def shown_parts(view: ResultView, by: By | None, most: int) -> ShownParts:
-    """Returns what is shown, of `most` positions at most. `by` is as for `page`."""
+def shown_parts(view: ResultView, by: By | None, most: int) -> dict[str, Any]:
+    """Returns what a page, a notebook and a picture show, of `most` positions at most. `by` is as for `page`.
+
+    explained: what colours stand for.
+    premises: the model, what was flipped, and the size of the output, a sentence each.
+    inputs: paragraphs: a `heading`, which may be empty, `tokens`, and how many positions are `left_out` after them.
+    hidden_inputs: how many inputs are left out.
+    steps: the colours of the legend.
+    unflipped, blurred: whether there are tokens that were not flipped, or are not resolved.
+    numbers: whether symbols are numbers only.
+    facts: how many flips there are, and how they were measured.
+    top: rows of the table of the most sensitive positions: a token in its context, what replaces it, and the value.
+    """
     by = by or ("mean" if view.measure.indicator else "largest")
     sizes = [np.abs(_values_by(one, by)[0][one.flipped]) for one in view.inputs]
-    paragraphs, left, scale = [], most, float(np.concatenate(sizes).max(initial=0.0))
+    paragraphs, left, scale = list[dict[str, Any]](), most, float(np.concatenate(sizes).max(initial=0.0))
     for k, one in enumerate(view.inputs):
         taken = min(left, len(one.tokens))
         heading = f"Input {k}, n = {len(one.tokens)}" if len(view.inputs) > 1 else ""
         if taken:
             tokens = list(_tokens(view, k, by, scale, taken))
-            paragraphs.append(ShownInput(heading, tokens, len(one.tokens) - taken))
+            paragraphs.append({"heading": heading, "tokens": tokens, "left_out": len(one.tokens) - taken})
         left -= taken
-    return ShownParts(
-        explained=_explained(view, by),
-        premises=_premises(view),
-        inputs=paragraphs,
-        hidden_inputs=len(view.inputs) - len(paragraphs),
-        steps=_steps(view, scale),
-        unflipped=any(token.strength is None for one in paragraphs for token in one.tokens),
-        blurred=any(token.blurred for one in paragraphs for token in one.tokens),
-        numbers=view.names is None,
-        facts=_facts(view),
-        top=_most_sensitive(view, by),
-    )
+    shown = [token for one in paragraphs for token in one["tokens"]]
+    return {
+        "explained": _explained(view, by),
+        "premises": _premises(view),
+        "inputs": paragraphs,
+        "hidden_inputs": len(view.inputs) - len(paragraphs),
+        "steps": _steps(view, scale),
+        "unflipped": any(token.strength is None for token in shown),
+        "blurred": any(token.blurred for token in shown),
+        "numbers": view.names is None,
+        "facts": _facts(view),
+        "top": _most_sensitive(view, by),
+    }
 
 
 def _most_sensitive(view: ResultView, by: By) -> list[dict[str, str | bool]]:

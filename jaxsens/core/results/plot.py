@@ -1,25 +1,32 @@
-"""Matplotlib figures: sensitivity against position, and the influence of every position on every row; and the fonts
-that draw a text: Matplotlib's own, and those of this machine where it lacks characters."""
+"""Matplotlib figures: sensitivity against position, the influence of every position on every row, and the text with its
+tokens coloured by sensitivity, which `picture` shows as HTML; and the fonts that draw a text: Matplotlib's own, and
+those of this machine where it lacks characters.
+"""
 
 from __future__ import annotations
 
+import io
+import re
 import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import LogNorm
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, fontManager, get_font
+from matplotlib.patches import Rectangle
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import collecting, shortened
-from jaxsens.core.results.picture import InputView, ResultView
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
+from jaxsens.core.results.picture import By, InputView, ResultView, ShownToken, shown_parts
 
 _OWN = "DejaVu Sans"
 _UNDRAWN = ("Cc", "Cf", "Cs", "Zl", "Zp", "Zs")
@@ -51,8 +58,6 @@ def families(texts: Iterable[str], stacklevel: int = 3) -> list[str]:
 @contextmanager
 def drawing(texts: Iterable[str], settings: Mapping[str, Any]) -> Iterator[None]:
     """Lets Matplotlib draw texts in the block, with these settings, in the fonts of `families`. Warns as it does."""
-    from matplotlib import rc_context
-
     used: Any = {"font.family": families(texts, stacklevel=6), **settings}
     with warnings.catch_warnings(), rc_context(used):
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
@@ -62,8 +67,6 @@ def drawing(texts: Iterable[str], settings: Mapping[str, Any]) -> Iterator[None]
 @cache
 def _files() -> dict[str, str]:
     """Returns the files of this machine's upright fonts, by family, Matplotlib's own first."""
-    from matplotlib.font_manager import fontManager
-
     upright = [one for one in fontManager.ttflist if one.style == "normal" and one.weight == 400]
     named = {one.name: one.fname for one in upright if not one.name.startswith("Last Resort")}
     return dict(sorted(named.items(), key=lambda item: (item[0] != _OWN, item[0])))
@@ -72,8 +75,6 @@ def _files() -> dict[str, str]:
 @cache
 def _characters(file: str) -> frozenset[str]:
     """Returns the characters that a font has."""
-    from matplotlib.font_manager import get_font
-
     return frozenset(map(chr, get_font(file).get_charmap()))
 
 
@@ -105,7 +106,6 @@ def draw_profile(view: ResultView, axes: Any = None) -> list[Axes]:
         InputError: for other axes than one for each input, or more inputs than a figure has room for.
     """
     from matplotlib import pyplot
-    from matplotlib.axes import Axes
 
     count, panels = len(view.inputs), list(np.ravel(np.asarray(axes, object)))
     with collecting("plot") as problems:
@@ -244,8 +244,6 @@ def draw_influence(
     Raises:
         InputError: for something else than Matplotlib axes.
     """
-    from matplotlib.colors import LogNorm
-
     axes = inputs.axes(axes, (6.4, 5.4))
     positive = matrix[matrix > 0]
     high = float(positive.max()) if positive.size else 1.0
@@ -270,3 +268,170 @@ def draw_influence(
         axes.set_xticks(range(len(matrix)), texts, rotation=90, **drawn)
         axes.set_yticks(range(len(matrix)), texts, **drawn)
     return axes
+
+
+MOST_IN_PICTURE = 3_000
+"""The number of positions that are shown, of all inputs together."""
+
+_WIDTH, _MARGIN, _SIZE = 560.0, 18.0, 11.0
+"""In points: the width of the picture, its margin, and the size of its text."""
+
+_RESOLUTION = 200
+"""Dots per inch, for which widths of text are measured and a PNG is made."""
+
+_LEFT_OUT = "which this picture leaves out."
+
+_BREAK = re.compile("\r\n|[\r\n]")
+
+
+def picture_bytes(
+    view: ResultView, by: By | None, title: str, kind: Literal["png", "svg"], notes: bool = True
+) -> bytes:
+    """Returns the picture as a file: title, what is shown, legend, and the coloured text of every input. The same
+    result gives the same bytes.
+
+    Args:
+        view: the result by position.
+        by: what colours show, as for `picture.page`.
+        title: above the text; empty for none.
+        kind: "png", with 200 dots per inch, or "svg".
+        notes: whether sentences stand above and below the text.
+    """
+    content, metadata = io.BytesIO(), {"Date": None} if kind == "svg" else {"Software": None}
+    parts = shown_parts(view, by, MOST_IN_PICTURE)
+    tokens: list[ShownToken] = [token for one in parts["inputs"] for token in one["tokens"]]
+    texts = (text for token in tokens for text in (token.space, token.text))
+    with drawing([*texts, title, *parts["premises"]], {"svg.hashsalt": "jaxsens"}):
+        sheet, framed = _Sheet(), view.estimated
+        if title:
+            sheet.paragraph([title], size=14, bold=True)
+        if notes:
+            sheet.paragraph([f"{parts['explained']}.", *parts["premises"]], size=9)
+        sheet.tokens(_legend(parts), framed)
+        for one in parts["inputs"]:
+            if one["heading"]:
+                sheet.paragraph([one["heading"]], bold=True)
+            sheet.tokens(one["tokens"], framed)
+            if one["left_out"]:
+                sheet.paragraph([f"… and {one['left_out']:,} more positions, {_LEFT_OUT}"], size=9)
+        if parts["hidden_inputs"]:
+            sheet.paragraph([f"… and {parts['hidden_inputs']} more inputs, {_LEFT_OUT}"], size=9)
+        if notes:
+            said = ["Dotted bar: decrease."] if view.measure.signed else []
+            said += ["Framed: measured; others are estimates."] if view.estimated else []
+            characters = "".join(token.text for token in tokens)
+            if any(unicodedata.bidirectional(one) in ("R", "AL") for one in characters):
+                said.append("Tokens stand from left to right, those of scripts written to the left as well.")
+            sheet.paragraph([f"{parts['facts']}.", *said], size=9)
+        sheet.finished().savefig(content, format=kind, dpi=_RESOLUTION, metadata=metadata)
+    return content.getvalue()
+
+
+def _legend(parts: dict[str, Any]) -> list[ShownToken]:
+    tokens = [*parts["steps"]]
+    if not tokens:
+        nothing = "no change is resolved" if parts["blurred"] else "no flip changes anything"
+        tokens.append(ShownToken(nothing, "", 0.0, "up", False, False, ""))
+    if parts["unflipped"]:
+        tokens.append(ShownToken("not flipped", "   ", None, "up", False, False, ""))
+    if parts["blurred"]:
+        tokens.append(ShownToken("not resolved", "   ", 0.0, "up", False, True, ""))
+    return tokens
+
+
+class _Sheet:
+    """A figure that is filled from top to bottom, in points."""
+
+    def __init__(self) -> None:
+        self._figure = Figure(figsize=(_WIDTH / 72, 1), dpi=_RESOLUTION, facecolor="white")
+        self._measure = FigureCanvasAgg(self._figure).get_renderer()
+        self._axes = self._figure.add_axes((0, 0, 1, 1))
+        self._axes.set_axis_off()
+        self._x, self._y = _MARGIN, _MARGIN
+
+    def paragraph(self, sentences: Iterable[str], size: float = _SIZE, bold: bool = False) -> None:
+        """Writes sentences, wrapped at the margin."""
+        font = FontProperties(size=size, weight="bold" if bold else "normal")
+        self._begin(1.45 * size)
+        for word in " ".join(sentences).split():
+            self._place(word, " ", font, 1.45 * size)
+        self._y += 0.8 * size
+
+    def tokens(self, tokens: Iterable[ShownToken], framed: bool) -> None:
+        """Writes tokens on their colours; with `framed`, a frame around those that were measured."""
+        plain, slanted = (FontProperties(size=_SIZE, style=style) for style in ("normal", "italic"))
+        leading = 2.3 * _SIZE
+        self._begin(leading)
+        for token in tokens:
+            font = slanted if token.strength is None else plain
+            *above, space = _BREAK.split(token.space.expandtabs(4))
+            for _ in above:
+                self._begin(leading)
+            for k, text in enumerate(_BREAK.split(token.text)):
+                if k:
+                    self._begin(leading)
+                if text:
+                    x, width = self._place(
+                        text, "" if k else space, font, leading, grey=token.strength is None
+                    )
+                    self._colour(token, x, width, framed and token.exact and token.strength is not None)
+        self._y += _SIZE
+
+    def finished(self) -> Figure:
+        """Returns the figure, cut to what it holds."""
+        height = self._y + _MARGIN
+        self._figure.set_size_inches(_WIDTH / 72, height / 72)
+        self._axes.set_xlim(0, _WIDTH)
+        self._axes.set_ylim(height, 0)
+        return self._figure
+
+    def _begin(self, leading: float) -> None:
+        self._x, self._y = _MARGIN, self._y + leading
+
+    def _place(
+        self, text: str, space: str, font: FontProperties, leading: float, grey: bool = False
+    ) -> tuple[float, float]:
+        """Writes a text after a space, on the next line if this one is full; returns its place and its width."""
+        width = self._width(text, font)
+        if self._x > _MARGIN:
+            self._x += self._width(space, font)
+            if self._x + width > _WIDTH - _MARGIN:
+                self._x, self._y = _MARGIN, self._y + leading
+        self._axes.text(
+            self._x,
+            self._y,
+            text,
+            font=font,
+            color="0.45" if grey else "black",
+            va="baseline",
+            parse_math=False,
+        )
+        x, self._x = self._x, self._x + width
+        return x, width
+
+    def _width(self, text: str, font: FontProperties) -> float:
+        dots, _, _ = self._measure.get_text_width_height_descent(text, font, False)
+        return dots * 72 / _RESOLUTION
+
+    def _colour(self, token: ShownToken, x: float, width: float, framed: bool) -> None:
+        colour, strength = DOWN if token.kind == "down" else LARGEST, token.strength or 0.0
+        top, bottom = self._y - 1.1 * _SIZE, self._y + 0.4 * _SIZE
+        box = (x, top), width, bottom - top
+        self._axes.add_patch(
+            Rectangle(*box, facecolor=colour, alpha=0.72 * strength, linewidth=0, zorder=0.5)
+        )
+        if strength:
+            dots = (0, (0.6, 0.6)) if token.kind == "down" else "solid"
+            thick = 0.4 * _SIZE * strength
+            ends = [x, x + width], [bottom + thick / 2] * 2
+            self._axes.plot(
+                *ends,
+                color="black",
+                linewidth=thick,
+                linestyle=dots,
+                solid_capstyle="butt",
+                dash_capstyle="butt",
+            )
+        if framed or token.blurred:
+            dashes = "dashed" if token.blurred else "solid"
+            self._axes.add_patch(Rectangle(*box, fill=False, linewidth=0.7, linestyle=dashes))

@@ -466,7 +466,7 @@ class FlipSensitivity(MeasuredFlips):
         It shows 3,000 positions at most, and says so. `by`, `title` and errors are as for `to_html`; the path ends in
         .png. An empty title is left out, and without `notes` so are the sentences above and below the text.
         """
-        from jaxsens.core.results.text_picture import picture_bytes
+        from jaxsens.core.results.plot import picture_bytes
 
         self._draw("to_png", path, by, title, lambda: picture_bytes(self.view(), by, title, "png", notes))
 
@@ -480,7 +480,7 @@ class FlipSensitivity(MeasuredFlips):
         notes: bool = True,
     ) -> None:
         """Writes the picture of `to_png` as SVG, atomically; the path ends in .svg."""
-        from jaxsens.core.results.text_picture import picture_bytes
+        from jaxsens.core.results.plot import picture_bytes
 
         self._draw("to_svg", path, by, title, lambda: picture_bytes(self.view(), by, title, "svg", notes))
 

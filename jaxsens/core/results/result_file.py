@@ -32,10 +32,6 @@ _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, Re
 """Exceptions that reading a damaged file raises, besides ArrowException and OSError."""
 
 
-class NotAResult(InputError):
-    """Raised if a file is intact but holds something else."""
-
-
 def write_columns(
     path: str | os.PathLike[str],
     columns: Columns,
@@ -73,7 +69,7 @@ def read_columns(
 
     try:
         return _read(path, names, further)
-    except NotAResult:
+    except InputError:  # intact, but something else
         raise
     except FileNotFoundError:
         raise InputError.of("path", str(path), "no such file") from None
@@ -98,7 +94,7 @@ def _read(
         )
         schema, rows = opened.schema_arrow, opened.metadata.num_rows
         if (text := (schema.metadata or {}).get(_METADATA_KEY)) is None:
-            raise NotAResult(f"path = {str(path)!r}: a Parquet file, but not a jaxsens result")
+            raise InputError(f"path = {str(path)!r}: a Parquet file, but not a jaxsens result")
         present = [*names, *(name for name in further if name in schema.names)]
         wide = sum(_bytes(schema.field(name).type) for name in present)
         groups = (opened.metadata.row_group(k) for k in range(opened.num_row_groups))
