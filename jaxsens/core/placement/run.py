@@ -106,8 +106,13 @@ class Measuring:
         so_far.values = np.full((total, 2) if quantity == "measured" else (total,), np.nan, np.float32)
         so_far.done = np.zeros(total, bool)
         group, waiting = self.placement.group, {self.engine: [np.arange(total)]}
+        options = type(self.engine).__name__, self.placement.batch_size, self.placement.memory_budget
+        arrays = self.tokens, self.inputs, self.positions, self.symbols
         # All processes of the mesh enter with the same flips, and leave in the same way.
-        with nullcontext() if group is None else group.together(self._identity()):
+        same = (
+            b"" if group is None else b"".join([repr(options).encode(), *(one.tobytes() for one in arrays)])
+        )
+        with nullcontext() if group is None else group.together(same):
             while waiting:  # by the engine first, and what it leaves by the engines that come after it
                 runner = next(iter(waiting))
                 flips = np.sort(np.concatenate(waiting.pop(runner)))
@@ -126,11 +131,6 @@ class Measuring:
     def changes(self) -> tuple[Float[np.ndarray, "flips chosen"], dict[str, int]]:
         """Like `numbers`, but returns the change of the chosen outputs under every flip instead of its norm."""
         return self.numbers("changes")
-
-    def _identity(self) -> bytes:
-        options = type(self.engine).__name__, self.placement.batch_size, self.placement.memory_budget
-        flips = self.tokens, self.inputs, self.positions, self.symbols
-        return repr(options).encode() + b"".join(array.tobytes() for array in flips)
 
     def _measure_by(
         self,

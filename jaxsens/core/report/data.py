@@ -24,7 +24,7 @@ from jaxsens.core.base.programs import resolved
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.report.fits import ExponentFit, fit_exponents
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.sweeps.points import STATUS_COLUMN, PointMetadata
+from jaxsens.core.sweeps.points import PointMetadata
 from jaxsens.core.sweeps.sources import SEEDED
 from jaxsens.core.sweeps.sweep import PlannedVariant, SweepPlan, point_row
 
@@ -153,23 +153,6 @@ class FlipTables:
         import pandas as pd
 
         return pd.DataFrame(self._models, columns=[*DECISION_COLUMNS])
-
-
-def inexact(table: pandas.DataFrame, variant: str, statistic: str) -> dict[str, Any]:
-    """The lengths at which a statistic of a variant is not exact, as `Line` takes them: those in `hollow` are not; in
-    `bounds` it is a "lower bound" or an "upper bound", or not resolved, "at most"; `intervals` are those of the mean of
-    points estimated to first order, from the lowest to the highest end over seeds."""
-    column = STATUS_COLUMN.format(statistic)
-    if column not in table.columns:
-        return {}
-    rows = table.query("variant == @variant")
-    status = {float(n): str(kind) for n, kind in zip(rows["n"], rows[column], strict=True) if kind != "exact"}
-    marks: dict[str, Any] = {"hollow": frozenset(status)}
-    marks["bounds"] = {n: kind for n, kind in status.items() if kind != "estimated"}
-    if statistic == "mean" and "mean_low" in table.columns:
-        ends = rows.query("mean_low.notna()").groupby("n").agg({"mean_low": "min", "mean_high": "max"})
-        marks["intervals"] = {float(n): (float(low), float(high)) for n, low, high in ends.itertuples()}
-    return marks
 
 
 def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spread]:

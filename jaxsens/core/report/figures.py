@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.measures import Measure
-from jaxsens.core.report.data import Profiles, Spread, inexact, spreads, text
+from jaxsens.core.report.data import Profiles, Spread, spreads, text
 from jaxsens.core.report.fits import (
     LEVEL,
     ExponentFit,
@@ -43,7 +43,7 @@ from jaxsens.core.report.panels import (
     log_marks,
     variant_styles,
 )
-from jaxsens.core.sweeps.points import OF_DECISIONS, PER_POSITION
+from jaxsens.core.sweeps.points import OF_DECISIONS, PER_POSITION, STATUS_COLUMN
 
 COLOUR_MAP = "viridis_r"
 """Lighter means less, in black and white and for colour-blind readers too."""
@@ -134,8 +134,18 @@ def about_inexact(panels: Iterable[Panel]) -> list[str]:
 def measured_line(
     points: pandas.DataFrame, variant: str, statistic: str, label: str, style: LineStyle
 ) -> Line:
-    """A statistic of a variant against input length, with what is not exact marked."""
-    return Line(label, style, spreads(points, variant, statistic), **inexact(points, variant, statistic))
+    """A statistic of a variant against input length, with what is not exact marked. The intervals are those of the mean
+    of points estimated to first order, from the lowest to the highest end over seeds."""
+    column, values = STATUS_COLUMN.format(statistic), spreads(points, variant, statistic)
+    if column not in points.columns:
+        return Line(label, style, values)
+    rows, intervals = points.query("variant == @variant"), dict[float, tuple[float, float]]()
+    status = {float(n): str(kind) for n, kind in zip(rows["n"], rows[column], strict=True) if kind != "exact"}
+    if statistic == "mean" and "mean_low" in points.columns:
+        ends = rows.query("mean_low.notna()").groupby("n").agg({"mean_low": "min", "mean_high": "max"})
+        intervals = {float(n): (float(low), float(high)) for n, low, high in ends.itertuples()}
+    bounds = {n: kind for n, kind in status.items() if kind != "estimated"}
+    return Line(label, style, values, frozenset(status), intervals, bounds)
 
 
 def sensitivity_panel(

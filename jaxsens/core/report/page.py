@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -125,20 +124,14 @@ def _source(figure: Figure) -> str:
     return f"data:image/svg+xml;base64,{drawing.decode('ascii')}"
 
 
-def write_summary(path: str | os.PathLike[str], fits: Iterable[ExponentFit]) -> None:
-    """Writes summary.csv atomically: a row per fit, floats with every digit, `nan` where there is no value."""
+def write_fits(folder: Path, fits: Sequence[ExponentFit]) -> None:
+    """Writes summary.csv, a row per fit, and local_slopes.csv, a row per fit and pair of successive lengths, each
+    atomically: floats with every digit, `nan` where there is no value."""
     rows = [row_of(fit, SUMMARY_COLUMNS) for fit in fits]
-    write_table(Path(path), SUMMARY_COLUMNS, rows, missing="nan")
-
-
-def write_local_slopes(path: str | os.PathLike[str], fits: Iterable[ExponentFit]) -> None:
-    """Writes local_slopes.csv atomically: a row per fit and pair of successive lengths; `nan` for no value."""
-    rows = [
-        {"variant": fit.variant, "statistic": fit.statistic} | row_of(one, LOCAL_COLUMNS)
-        for fit in fits
-        for one in fit.local
-    ]
-    write_table(Path(path), ("variant", "statistic", *LOCAL_COLUMNS), rows, missing="nan")
+    write_table(folder / "summary.csv", SUMMARY_COLUMNS, rows, missing="nan")
+    name = ("variant", "statistic")
+    local = [row_of(fit, name) | row_of(one, LOCAL_COLUMNS) for fit in fits for one in fit.local]
+    write_table(folder / "local_slopes.csv", (*name, *LOCAL_COLUMNS), local, missing="nan")
 
 
 def exponent_table(fits: Sequence[ExponentFit]) -> ReportTable:

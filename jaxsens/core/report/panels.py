@@ -272,7 +272,7 @@ def draw_panels(
     share_y = share_y and not any(panel.log for panel in panels)
     legend_lines = max(len(panel.lines) for panel in panels)
     texts = 0.75 + (0 if share_legend else 0.23 * legend_lines)
-    handles = legend_handles(panels[0]) if share_legend else []
+    handles = [legend_handle(line.label, line.style) for line in panels[0].lines] if share_legend else []
     columns = min(columns, len(panels), shape.columns or len(panels))
     beside = 2 * columns - 1
     margin = (0.0, 0.25 + 0.2 * math.ceil(len(handles) / beside) if share_legend else 0.0)
@@ -358,11 +358,7 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
     hollow = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.3}
     is_hollow = np.isin(lengths, list(line.hollow))
-    common: dict[str, Any] = {
-        "color": style.colour,
-        "marker": style.marker,
-        "linestyle": "none",
-    }
+    common: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": "none"}
     for chosen, look in ((~is_hollow, filled), (is_hollow, hollow)):
         if chosen.any():
             axes.plot(x[chosen], median[chosen], zorder=4, **common, **look)
@@ -393,7 +389,7 @@ def panel_legend(axes: Axes, panel: Panel, **look: Any) -> None:
     lines_below = -4 * matplotlib.rcParams["font.size"] / 72  # clear of the axis label, at any height
     below = ScaledTranslation(0, lines_below, axes.figure.dpi_scale_trans)
     axes.legend(
-        handles=legend_handles(panel),
+        handles=[legend_handle(line.label, line.style) for line in panel.lines],
         bbox_transform=axes.transAxes + below,
         borderaxespad=0,
         **{"loc": "upper left", "bbox_to_anchor": (0, 0), "handlelength": 4.5} | look,
@@ -404,11 +400,6 @@ def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int) -> Non
     """Adds one legend of all panels of a figure, below them."""
     number = min(columns, len(handles))
     figure.legend(handles=handles, loc="outside lower center", ncols=number, handlelength=4.5)
-
-
-def legend_handles(panel: Panel) -> list[Line2D]:
-    """The lines of the legend of a panel."""
-    return [legend_handle(line.label, line.style) for line in panel.lines]
 
 
 def legend_handle(label: str, style: LineStyle, **changes: Any) -> Line2D:

@@ -20,9 +20,8 @@ from jaxsens.core.report.page import (
     exponent_table,
     run_table,
     variant_table,
-    write_local_slopes,
+    write_fits,
     write_page,
-    write_summary,
 )
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, PER_POSITION
 from jaxsens.core.sweeps.sweep import write_points_csv, write_results_csv
@@ -44,8 +43,7 @@ def write_report(
         write_points_csv(folder, data.metadata, data.plan)
         for name, table in data.plan.sweep_tables.items():
             write_results_csv(folder, data.results[name], name, table)
-        write_summary(folder / "summary.csv", fits)
-        write_local_slopes(folder / "local_slopes.csv", fits)
+        write_fits(folder, fits)
         if (distances := distances_of(data)) is not None:
             write_distances(folder, distances)
         return write_page(build_report(data), folder, format, width)
