@@ -22,7 +22,7 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Int, UInt8
+from jaxtyping import Int, UInt8
 
 from jaxsens.core.base import inputs as checks
 from jaxsens.core.base import stopping
@@ -65,7 +65,7 @@ class ProcessGroup:
         self._everyone = len(processes) == jax.process_count()
         one_each = Mesh(np.array([devices[columns[0]] for columns in self.columns]), ("processes",))
         self._rows = NamedSharding(one_each, PartitionSpec("processes"))
-        self._copied = jax.jit(_same, out_shardings=NamedSharding(one_each, PartitionSpec()))
+        self._copied = jax.jit(lambda x: x, out_shardings=NamedSharding(one_each, PartitionSpec()))
         self._pending: int | None = None
         self._agreed = False
 
@@ -195,10 +195,6 @@ class ProcessGroup:
             raise ProcessLost(
                 f"mesh: another process of it has ended or cannot be reached ({cause[:300]}); start all processes again"
             ) from error
-
-
-def _same(x: Array) -> Array:
-    return x
 
 
 _exchanges = 0

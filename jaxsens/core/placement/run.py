@@ -330,59 +330,35 @@ PATIENCE = 2.0
 
 @contextmanager
 def progress_of(progress: Callable[[int, int], object] | bool | None) -> Iterator[Progress | None]:
-    """Yields a function of (flips done, flips in all): a bar for True, and for None a late bar on a terminal."""
-    if callable(progress):
-        yield progress  # pyright: ignore[reportReturnType] - what it returns is ignored
-    elif progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):
-        bar = Bar(0.0 if progress else PATIENCE)
-        try:
-            yield bar
-        finally:
-            bar.close()
-    else:
-        yield None
-
-
-class Bar:
-    """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
+    """Yields a function of (flips done, flips in all): the user's own; for True one that moves a bar on standard error,
+    which appears even while a program is still being compiled; and for None, on a terminal, a late one.
 
     In a notebook the bar appears below the cell.
     """
+    on_terminal = progress is None and sys.stderr is not None and sys.stderr.isatty()
+    if callable(progress) or not (progress or on_terminal):
+        own: Any = progress  # what it returns is ignored
+        yield own if callable(progress) else None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
 
-    def __init__(self, patience: float) -> None:
-        self._lock, self._closed = threading.Lock(), False
-        self._bar: Any = None
-        self._state: dict[str, Any] = {"description": "preparing and compiling", "total": None, "left": ""}
-        self._timer = threading.Timer(patience, self._show)
-        self._timer.daemon = True
-        self._timer.start()
+    description, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
+    columns = BarColumn(bar_width=20), description, TimeElapsedColumn(), left, TimeRemainingColumn()
+    bar = RichProgress(*columns, console=Console(stderr=True))
+    task = bar.add_task("preparing and compiling", total=None, left="")
 
-    def __call__(self, done: int, total: int) -> None:
-        """Shows that `done` of `total` flips are done."""
-        with self._lock:
-            flips = f"{done}/{total} flips"
-            self._state = {"description": flips, "total": total, "completed": done, "left": "left:"}
-            if self._bar is not None:
-                self._bar.update(0, **self._state)
+    def show(done: int, total: int) -> None:
+        bar.update(task, description=f"{done}/{total} flips", total=total, completed=done, left="left:")
 
-    def close(self) -> None:
-        """Ends the bar, and leaves it where it stands."""
-        self._timer.cancel()
-        with self._lock:
-            self._closed = True
-            if self._bar is not None:
-                self._bar.stop()
-
-    def _show(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
-        with self._lock:
-            if self._closed:
-                return
-            description, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
-            columns = BarColumn(bar_width=20), description, TimeElapsedColumn(), left, TimeRemainingColumn()
-            self._bar = RichProgress(*columns, console=Console(stderr=True))
-            self._bar.add_task(**self._state)
-            self._bar.start()
+    timer = threading.Timer(0.0 if progress else PATIENCE, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield show
+    finally:
+        timer.cancel()
+        timer.join()  # it may be about to start the bar
+        if bar.live.is_started:
+            bar.stop()  # it stays where it stands

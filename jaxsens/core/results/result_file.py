@@ -46,7 +46,14 @@ def write_columns(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    metadata = _as_json(description, further)
+    problems = Problems("save")
+    for name in sorted({"result", "checksum"} & further.keys()):
+        problems.add(name, further[name], "this name is reserved for the file's own metadata; use another")
+    problems.raise_if_any()
+    try:  # as a reader will find them: tuples become lists
+        metadata = json.loads(json.dumps({"result": description, **further}))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"save: metadata: {error}; give values that JSON can represent") from error
     columns = {name: np.ascontiguousarray(values) for name, values in columns.items()}
     sealed = {**metadata, "checksum": digest(metadata, columns.values())}
     table = pa.table({name: _stored(values) for name, values in columns.items()})
@@ -133,15 +140,3 @@ def _array(column: Any) -> np.ndarray:
     return (
         column.to_numpy() if size is None else column.combine_chunks().flatten().to_numpy().reshape(-1, size)
     )
-
-
-def _as_json(description: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metadata as a reader will find them: tuples become lists."""
-    problems = Problems("save")
-    for name in sorted({"result", "checksum"} & further.keys()):
-        problems.add(name, further[name], "this name is reserved for the file's own metadata; use another")
-    problems.raise_if_any()
-    try:
-        return json.loads(json.dumps({"result": description, **further}))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"save: metadata: {error}; give values that JSON can represent") from error

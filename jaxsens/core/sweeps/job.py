@@ -323,7 +323,7 @@ class _Run(Generic[Item, Row]):
             reporter.failed(f"failed: {self.failures[-1]}")
             note_failure(path, self.failures[-1].message)
             return "failed"
-        forget_failure(path)
+        note_failure(path, None)
         self.done[item] = record
         self.computed += 1
         seconds = time.perf_counter() - began
@@ -386,18 +386,14 @@ def failure_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.failed")
 
 
-def note_failure(path: Path | None, message: str) -> None:
-    """Keeps why a record could not be computed, for `jaxsens status`; None takes no note."""
+def note_failure(path: Path | None, message: str | None) -> None:
+    """Keeps why a record could not be computed, for `jaxsens status`; without a message removes an earlier note."""
     if path is not None:
         with suppress(OSError, InputError):  # The run itself says what failed.
-            write_text(failure_of(path), f"{message}\n")
-
-
-def forget_failure(path: Path | None) -> None:
-    """Removes the note of an earlier failure."""
-    if path is not None:
-        with suppress(OSError):
-            failure_of(path).unlink(missing_ok=True)
+            if message is None:
+                failure_of(path).unlink(missing_ok=True)
+            else:
+                write_text(failure_of(path), f"{message}\n")
 
 
 def read_failure(path: Path) -> str | None:

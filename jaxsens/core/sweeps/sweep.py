@@ -206,6 +206,8 @@ class Sweep:
         every = {variant.source.symbols for variant in self.variants}
         # What all variants read: without the end-of-sequence symbol where not all have it.
         read = every.pop() if len(every) == 1 else every.pop().without_end()
+        own = self.measure.measure.outputs
+        outputs = own if own is None else EVERY if isinstance(own, str) else coordinates(own)
         return SweepPlan(
             config=self.text,
             **row_of(self, ("title", "claim", "lengths", "seeds", "statistics", "fit_from")),
@@ -218,7 +220,7 @@ class Sweep:
                     variant.source.bounded,
                     variant.source.expanded,
                     variant.source.weights,
-                    _measured(variant.source, self.measure.measure.outputs),
+                    variant.source.designated if outputs is None else outputs,
                     variant.source.exact_length,
                     variant.source.temperature,
                 )
@@ -235,13 +237,6 @@ class Sweep:
 
 def _planned(point: Point, item: Point | TablePoint) -> PlannedPoint:
     return PlannedPoint(point.variant, point.n, point.seed, item.key, item.path(Path()).as_posix())
-
-
-def _measured(source: ModelSource, outputs: str | tuple[int, ...] | None) -> str:
-    """In words, which coordinates of the output enter the norm."""
-    if outputs is None:
-        return source.designated
-    return EVERY if isinstance(outputs, str) else coordinates(outputs)
 
 
 # The directory
