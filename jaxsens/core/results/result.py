@@ -23,10 +23,9 @@ from jaxsens.core.base.strict import typed_arguments
 from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.models.adapters import Model, as_inputs
-from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, as_text, ceiling
+from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, Remaining, as_text, ceiling, joined
 from jaxsens.core.results.picture import By, ResultView, page, view_of
 from jaxsens.core.results.result_file import read_columns, write_columns
-from jaxsens.core.results.resuming import Remaining, joined
 from jaxsens.core.results.statistics import (
     Accuracy,
     MeasuredSample,
