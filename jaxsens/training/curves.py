@@ -80,16 +80,8 @@ def _draw_evaluations(axes: Axes, evaluations: pandas.DataFrame) -> None:
         else ("accuracy", 1.0, "share of words labelled correctly")
     )
     for k, (n, rows) in enumerate(evaluations.groupby("n")):
-        colour, marker, label_n = line_style(k).colour, line_style(k).marker, f"n = {n:g}"
-        axes.plot(
-            rows["step"],
-            rows[column],
-            color=colour,
-            marker=marker,
-            markersize=4,
-            linewidth=1.2,
-            label=label_n,
-        )
+        style = {"color": line_style(k).colour, "marker": line_style(k).marker, "markersize": 4}
+        axes.plot(rows["step"], rows[column], linewidth=1.2, label=f"n = {n:g}", **style)
     axes.axhline(best, color=GREY, linewidth=0.8)
     axes.set_title("Evaluations")
     axes.set_ylabel(label)
