@@ -28,7 +28,7 @@ from jaxsens.core.sweeps.points import Point
 from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.sources import SEEDED, ModelSource
 from jaxsens.core.sweeps.tables import RecordTable, TablePoint
-from jaxsens.theory.search.options import Search
+from jaxsens.theory.search.problem import Search
 from jaxsens.theory.tables.record import BOUND_COLUMNS, BoundRecord
 
 BOUNDS_FORMAT = 3

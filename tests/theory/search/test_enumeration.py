@@ -13,8 +13,7 @@ import jaxsens
 from jaxsens.core.measures import Measure
 from jaxsens.core.placement.placement import Placement
 from jaxsens.theory.search import local_search
-from jaxsens.theory.search.result import WorstInput
-from jaxsens.theory.search.worst_input import worst_input
+from jaxsens.theory.search.worst_input import WorstInput, worst_input
 from tests.refusals import refusal, refused
 from tests.small_models import KINDS, WEIGHTINGS_TRIED
 from tests.theory.search.searching import ONE, model_of, searched, truth, words_over
