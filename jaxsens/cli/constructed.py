@@ -50,14 +50,14 @@ def constructions(
         cap: The longest words on which to test exactness; time grows quadratically.
         quiet: Do not print progress.
     """
-    from jaxsens.formal.tables.constructions_table import details, markdown, overview
+    from jaxsens.formal.constructions.table import details, markdown, overview
 
     if not measure:
         if out is not None or cap is not None or compilation_cache is not None or quiet:
             raise InputError("constructions: --out, --cap, --compilation-cache and --quiet require --measure")
         Console(highlight=False).print(overview() if name is None else details(name))
         return 0
-    from jaxsens.formal.tables.constructions_table import CAP, constructions_job, plan_of
+    from jaxsens.formal.constructions.table import CAP, constructions_job, plan_of
 
     with collecting("constructions") as problems:
         _check_table(out, problems)

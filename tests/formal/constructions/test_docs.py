@@ -20,7 +20,7 @@ from jaxsens.formal.constructions.catalogue import LENGTH_INDEPENDENT, REFERENCE
 from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.formal.constructions.conditions import CONDITIONS
 from jaxsens.formal.constructions.dyck import dyck
-from jaxsens.formal.tables.constructions_table import TablePlan, markdown
+from jaxsens.formal.constructions.table import TablePlan, markdown
 from jaxsens.logic import LIBRARY
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"

@@ -12,8 +12,7 @@ import pytest
 from jaxsens import Transformer
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import Softmax
-from jaxsens.formal.constructions.soften import error_bound, warmest_temperature
-from jaxsens.formal.constructions.uniform_tieless import UniformTieless, all_inputs, measure
+from jaxsens.formal.constructions.soften import all_inputs, error_bound, measure, warmest_temperature
 from tests.formal.constructions import many_words
 from tests.formal.constructions.tieless_models import (
     FIRST,
@@ -29,7 +28,7 @@ from tests.formal.constructions.tieless_models import (
 
 
 @cache
-def measured_model(structure: str, seed: int, n: int) -> tuple[Transformer, UniformTieless]:
+def measured_model(structure: str, seed: int, n: int):
     model = random_model(structure, seed)
     return model, measure(model, n)
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from jaxsens import InputError, Transformer, TransformerConfig
-from jaxsens.formal.constructions import uniform_tieless
-from jaxsens.formal.constructions.uniform_tieless import all_inputs, batches, measure, uniform_heads
+from jaxsens.formal.constructions import soften
+from jaxsens.formal.constructions.soften import all_inputs, batches, measure, uniform_heads
 from tests import reference
 from tests.formal.constructions.tieless_models import STRUCTURES, chooser, random_model, with_parameters
 from tests.refusals import refusal, refused
@@ -59,7 +59,7 @@ def test_gaps_and_magnitudes_are_those_of_the_definition(structure):
 def test_batches_change_nothing(monkeypatch):
     model = random_model("two layers of two heads", seed=2)
     whole = measure(model, 4)
-    monkeypatch.setattr(uniform_tieless, "PRODUCTS_IN_MEMORY", 3 * 16 * 6)
+    monkeypatch.setattr(soften, "PRODUCTS_IN_MEMORY", 3 * 16 * 6)
     tried = list(batches(model.config, all_inputs(model.config, 4)))
     assert [len(batch) for batch in tried] == [3] * 6
     parts = measure(model, 4)

@@ -9,11 +9,11 @@ import pytest
 
 from jaxsens.cli import main
 from jaxsens.core.base.errors import InputError
+from jaxsens.formal.constructions import table as constructions_table
 from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, catalogue, construction, names
 from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.formal.constructions.conditions import Condition, ConditionName
-from jaxsens.formal.tables import constructions_table
-from jaxsens.formal.tables.constructions_table import (
+from jaxsens.formal.constructions.table import (
     CASES,
     TABLES,
     Exactness,
