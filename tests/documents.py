@@ -364,7 +364,7 @@ def of_toml(text: str, folder: Path) -> list[str]:
 
 
 def _read_toml(text: str, raw: dict[str, Any], folder: Path) -> None:
-    from jaxsens.cli.planning.plan import target_called
+    from jaxsens.cli.plan import target_called
     from jaxsens.core.sweeps.config import parse_sweep_config
     from jaxsens.core.sweeps.sources import naming
     from jaxsens.training.config import TrainConfig

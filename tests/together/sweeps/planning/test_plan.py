@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jaxsens.cli import main
-from jaxsens.cli.planning.plan import Plan, job_file, known_devices, planned, target_called
+from jaxsens.cli.plan import Plan, job_file, known_devices, planned, target_called
 from jaxsens.core.sweeps.config import load_sweep_config
 from tests.refusals import refused
 
