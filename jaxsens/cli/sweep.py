@@ -154,13 +154,9 @@ class InJob(OptionGroup):
                 problems.add("--process", self.process, f"from 0 to --processes - 1, of {self.processes}")
 
 
-NO_JOB = InJob()
-"""The options where there is no job."""
-
-
 def sweep(
     options: Annotated[SweepOptions, tyro.conf.arg(name="")],
-    job: Annotated[InJob, tyro.conf.arg(name="")] = NO_JOB,
+    job: Annotated[InJob, tyro.conf.arg(name="")] = InJob(),  # noqa: B008, RUF100 - frozen
 ) -> int:
     """Measure variants at every length and seed; write a report.
 

@@ -56,12 +56,9 @@ def dyck(
 
     Args:
         kinds: k, the number of kinds of brackets; 1 for "(" and ")".
-        condition: "temperature", "unbounded", "temperature-bounded" (not in the paper), "average-hard" or the control
-            "bounded-softmax"; see `CONDITIONS`.
-        autoregressive: Whether the network is future-masked and contains nothing that depends on n. Exists with
-            "temperature", which is then 1/i^2, and "average-hard".
-        dtype: The model's dtype. Scores grow with n, see `promise.exact_length`.
-        read: What `flip_sensitivity` measures by default: the output, the average of errors, or all coordinates.
+        condition, autoregressive, dtype, read: As for `compile_formula`. "temperature-bounded" is not in the paper, and
+            "leftmost-hard" and "rightmost-hard" do not exist. Autoregressive networks exist with "temperature", which
+            is then 1/i^2, and "average-hard".
 
     Raises:
         InputError: With every reason why there is no such network.

@@ -42,9 +42,7 @@ def parity(
 
     Args:
         condition: "unbounded", which says what it is: temperature 1, and embeddings that grow.
-        autoregressive: Whether every layer is future-masked.
-        dtype: The model's dtype. Scores grow as n^2, see `promise.exact_length`.
-        read: What `flip_sensitivity` measures by default: the output, the average that it rounds, or all coordinates.
+        autoregressive, dtype, read: As for `compile_formula`. Scores grow as n^2.
 
     Raises:
         InputError: With every reason why there is no such network.
