@@ -173,7 +173,7 @@ def worst_input(
         engine: As for `flip_sensitivity`.
         placement: As for `flip_sensitivity`; in an enumeration a batch is of words. In a distributed job, with
             `jaxsens.global_mesh()`, the processes share the flips of each word and all return the whole result.
-        progress: Called with a `SearchProgress` after every measurement, or every block of an local_search.
+        progress: Called with a `SearchProgress` after every measurement, or every block of an enumeration.
 
     Warns:
         PrecisionWarning: If n is longer than the model is exact in its dtype (`model.exact_length`), or if its dtype
@@ -257,11 +257,12 @@ def _result(measurements: Measurements, words: int, starts: int) -> WorstInput:
     problem, space, best = measurements.problem, measurements.problem.space, measurements.best
     if best is None:
         raise InputError.note("budget", "no word was measured")
+    position, symbol = best.flip(*best.largest)
     return WorstInput(
         value=best.value,
-        tokens=np.array(best.tokens, np.int32),
-        position=best.position,
-        symbol=best.symbol,
+        tokens=best.word.astype(np.int32),
+        position=position,
+        symbol=symbol,
         objective=problem.search.objective,
         exact=words > 0,
         alphabet=tuple(space.alphabet.tolist()),
