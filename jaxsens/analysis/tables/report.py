@@ -127,8 +127,7 @@ def attention_table(data: AttentionData) -> ReportTable:
     longest = max(int(n) for n in data.table["n"])
 
     def value(statistic: str, place: tuple[str, int]) -> str:
-        rows = data.of(*place)
-        rows = rows[rows["n"] == longest]
+        rows = data.of(*place).query(f"n == {longest}")
         found = np.median(rows[data.column(statistic)].to_numpy(np.float64)) if len(rows) else np.nan
         return DASH if np.isnan(found) else f"{found:.3g}"  # NaN if a seed has none there
 
