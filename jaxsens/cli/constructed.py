@@ -50,21 +50,19 @@ def constructions(
         cap: The longest words on which to test exactness; time grows quadratically.
         quiet: Do not print progress.
     """
-    from jaxsens.formal.constructions.table import details, markdown, overview
+    from jaxsens.formal.constructions import table
 
     if not measure:
         if out is not None or cap is not None or compilation_cache is not None or quiet:
             raise InputError("constructions: --out, --cap, --compilation-cache and --quiet require --measure")
-        Console(highlight=False).print(overview() if name is None else details(name))
+        Console(highlight=False).print(table.overview() if name is None else table.details(name))
         return 0
-    from jaxsens.formal.constructions.table import CAP, constructions_job, plan_of
-
     with collecting("constructions") as problems:
         _check_table(out, problems)
-    plan = plan_of(name, CAP if cap is None else cap)
+    plan = table.plan_of(name, table.CAP if cap is None else cap)
     with programs_kept(compilation_cache):
-        job = constructions_job(plan, _rows_folder(out))
-        return _tabulate(job, lambda rows: markdown(rows, plan), out, quiet)[0]
+        job = table.constructions_job(plan, _rows_folder(out))
+        return _tabulate(job, lambda rows: table.markdown(rows, plan), out, quiet)[0]
 
 
 def restrictions(
