@@ -36,7 +36,7 @@ from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, REFERENCES, 
 from jaxsens.formal.constructions.chiang_cholak import ReferenceVariant
 from jaxsens.formal.constructions.compiler import CompiledTransformer, Promise, Read, compile_formula
 from jaxsens.formal.constructions.conditions import CONDITIONS, Condition
-from jaxsens.formal.constructions.dyck import brackets, dyck
+from jaxsens.formal.constructions.programs import brackets, dyck
 from jaxsens.formal.logic import LIBRARY, Formula, evaluate_tokens, named_formula, parse
 from jaxsens.formal.logic.library import LETTERS
 

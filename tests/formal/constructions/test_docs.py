@@ -19,7 +19,7 @@ from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.formal.constructions.catalogue import LENGTH_INDEPENDENT, REFERENCES
 from jaxsens.formal.constructions.compiler import compile_formula
 from jaxsens.formal.constructions.conditions import CONDITIONS
-from jaxsens.formal.constructions.dyck import dyck
+from jaxsens.formal.constructions.programs import dyck
 from jaxsens.formal.constructions.table import TablePlan, markdown
 from jaxsens.logic import LIBRARY
 

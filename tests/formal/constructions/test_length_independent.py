@@ -12,7 +12,8 @@ import pytest
 import jaxsens
 from jaxsens import Softmax
 from jaxsens.core.models.parts.positions import CoordinateTerm
-from jaxsens.formal.constructions.length_independent import SHARPNESS, parity
+from jaxsens.formal.constructions.programs import PARITY_SHARPNESS as SHARPNESS
+from jaxsens.formal.constructions.programs import length_independent_parity as parity
 from tests.formal.constructions.many_words import activations, every_word, wrong_values
 from tests.refusals import refused
 
