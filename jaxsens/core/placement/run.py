@@ -194,7 +194,9 @@ class Measuring:
             before = all_values[here]
             better = ~np.isfinite(before[:, 1]) | (values[:, 1] <= before[:, 1])
         all_values[here[better]] = values[better]
-        missing, blurred = _missing(values), np.zeros(len(values), bool)
+        # Not finite: the engine declined them, or overflowed.
+        missing = np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim)))
+        blurred = np.zeros(len(values), bool)
         if self.quantity == "measured":
             blurred = ~missing & ~resolved(values[:, 0], values[:, 1])
         _wait(waiting, runner.fallback, here[missing])
@@ -213,11 +215,6 @@ def _wait(waiting: dict[Engine, list[np.ndarray]], engine: Engine | None, flips:
     """Adds flips to those that wait for an engine, if there is one."""
     if engine is not None and len(flips):
         waiting.setdefault(engine, []).append(flips)
-
-
-def _missing(values: np.ndarray) -> np.ndarray:
-    """Returns which flips have values that are not finite: the engine declined them, or overflowed."""
-    return np.asarray(np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim))))
 
 
 def _rows_of(number: Int[np.ndarray, " flips"], batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -132,16 +132,6 @@ class RequestRecord:
     weights: str
     counts: tuple[int, ...]
 
-    def compared(self) -> dict[str, Any]:
-        """Returns what two measurements have in common if the results of one complete the other, by name."""
-        return {
-            "flips": self.flips,
-            "measure": self.measure.without_function(""),
-            "outputs": self.outputs,
-            "engine": self.engine,
-            "readout": self.readout,
-        }
-
 
 def requested(
     model: Model,
@@ -328,10 +318,6 @@ class MeasuredFlips:
             pieces=None if self.pieces is None else self.pieces[k : k + 1],
         )
 
-    def _written(self, symbols: Int[np.ndarray, " symbols"]) -> str:
-        """Returns how to write several symbols, with blanks between them."""
-        return " ".join(self.strings(symbols))
-
     def strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
         """Returns how to write each symbol."""
         names = {DELETED: DELETED_NAME, **(self.names or {})}
@@ -426,10 +412,10 @@ def _check_alike(caller: str, place: Location, one: MeasuredFlips, other: Measur
     """Rejects results of different calls, naming all differences."""
     calls = []
     for result in (one, other):
-        versions = {f"versions[{name!r}]": version for name, version in result.run.versions.items()}
-        calls.append(
-            {"tokens": result.tokens.tolist(), "dtype": result.dtype, **result.asked.compared(), **versions}
-        )
+        same = {name: getattr(result.asked, name) for name in ("flips", "outputs", "engine", "readout")}
+        same |= {"tokens": result.tokens.tolist(), "dtype": result.dtype}
+        same |= {f"versions[{name!r}]": version for name, version in result.run.versions.items()}
+        calls.append(same | {"measure": result.measure.without_function("")})
         calls[-1]["flips, what they insert"] = result.alphabet
         calls[-1]["flips of each input"] = result.asked.counts
         # With other versions a program, and so its digest, may differ as well, which would mean nothing.

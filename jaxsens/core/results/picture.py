@@ -321,9 +321,11 @@ def shown_parts(view: ResultView, by: By | None, most: int) -> dict[str, Any]:
             tokens = list(_tokens(view, k, by, scale, taken))
             paragraphs.append({"heading": heading, "tokens": tokens, "left_out": len(one.tokens) - taken})
         left -= taken
+    which = "the mean" if by == "mean" else "the largest in size" if view.measure.signed else "the largest"
     shown = [token for one in paragraphs for token in one["tokens"]]
     return {
-        "explained": _explained(view, by),
+        "explained": f"Colour and bar: {which} {view.measure.symbol} over the flips of a position, "
+        f"{view.measure.unit}. x is the text, and x′ {view.flipped_input}",
         "premises": _premises(view),
         "inputs": paragraphs,
         "hidden_inputs": len(view.inputs) - len(paragraphs),
@@ -419,15 +421,6 @@ def _steps(view: ResultView, scale: float) -> list[ShownToken]:
         ShownToken(text, "  ", abs(part), "down" if part < 0 else "up", False, False, "")
         for part, text in zip(parts, texts, strict=True)
     ]
-
-
-def _explained(view: ResultView, by: By) -> str:
-    which = "the mean" if by == "mean" else "the largest in size" if view.measure.signed else "the largest"
-    return (
-        f"Colour and bar: {which} {view.measure.symbol} over the flips of a position, "
-        f"{view.measure.unit}. x is the text, and x′ "
-        f"{view.flipped_input}"
-    )
 
 
 def _premises(view: ResultView) -> list[str]:

@@ -401,8 +401,8 @@ class FlipSensitivity(MeasuredFlips):
             both = self.flips.groups()
             if self.names is not None:
                 rows = zip(self.inputs, both["positions"], strict=True)
-                columns["token"] = [self._written(self.tokens[k, list(group)]) for k, group in rows]
-                columns["replacement"] = [self._written(np.array(one)) for one in both["symbols"]]
+                columns["token"] = [" ".join(self.strings(self.tokens[k, list(group)])) for k, group in rows]
+                columns["replacement"] = [" ".join(self.strings(np.array(one))) for one in both["symbols"]]
             columns |= both
         return pd.DataFrame(columns)
 
