@@ -13,9 +13,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import pandas
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
@@ -27,9 +28,6 @@ from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.points import PointMetadata
 from jaxsens.core.sweeps.sources import SEEDED
 from jaxsens.core.sweeps.sweep import PlannedVariant, SweepPlan, point_row
-
-if TYPE_CHECKING:
-    import pandas
 
 BINS = 32
 """The largest number of cells that a profile divides an input into."""
@@ -129,9 +127,7 @@ class FlipTables:
         """The means by distance to the row that is read: a row for each point and half octave of distances (1, 2, 3,
         4 and 5, 6 and 7, 8 to 11, ...), at their geometric mean. A half octave has one distance in all seeds, so that
         they can be compared."""
-        import pandas as pd
-
-        table = pd.DataFrame(self._distances, columns=[*DISTANCE_COLUMNS, "cell"])
+        table = pandas.DataFrame(self._distances, columns=[*DISTANCE_COLUMNS, "cell"])
         of_cell = table.groupby(["variant", "n", "cell"])["distance"]
         return table.assign(distance=of_cell.transform("median")).drop(columns="cell")
 
@@ -150,9 +146,7 @@ class FlipTables:
         """A row for each point that measured decisions, in the order of the config: its average sensitivity, that
         divided by the number of positions (NaN if the point does not say it), and the smallest and the largest s(f, x)
         of its inputs (NaN for a sample of the flips)."""
-        import pandas as pd
-
-        return pd.DataFrame(self._models, columns=[*DECISION_COLUMNS])
+        return pandas.DataFrame(self._models, columns=[*DECISION_COLUMNS])
 
 
 def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spread]:
@@ -191,9 +185,7 @@ class SweepData:
         bound", or "at most". A sweep with estimates adds `measured`, `mean_low`, `mean_high`, `median_error`,
         `largest_error`, `rank_correlation` and `exceeding`.
         """
-        import pandas as pd
-
-        return pd.DataFrame([point_row(point) for point in self.metadata], columns=[*self.plan.columns])
+        return pandas.DataFrame([point_row(point) for point in self.metadata], columns=[*self.plan.columns])
 
     @cached_property
     def fits(self) -> tuple[ExponentFit, ...]:

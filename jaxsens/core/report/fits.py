@@ -17,9 +17,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
@@ -27,9 +27,6 @@ from scipy.special import stdtrit
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, EXTREMES, PER_POSITION, STATUS_COLUMN, Status
 from jaxsens.core.sweeps.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS
-
-if TYPE_CHECKING:
-    import pandas
 
 MINIMUM_LENGTHS = 3
 """A seed has a slope if its values are positive at this many different lengths."""
@@ -351,9 +348,7 @@ def _local(
     n: Float[np.ndarray, " points"], value: Float[np.ndarray, " points"], seed: np.ndarray
 ) -> tuple[tuple[LocalSlope, ...], tuple[float, float]]:
     """The slopes between successive lengths, of positive values; and the interval of their drift."""
-    import pandas as pd
-
-    rows = pd.DataFrame({"n": n, "seed": seed, "logarithm": np.log(value)})
+    rows = pandas.DataFrame({"n": n, "seed": seed, "logarithm": np.log(value)})
     logarithms = rows.pivot_table("logarithm", "seed", "n")  # means
     lengths = np.asarray(logarithms.columns, np.float64)
     slopes = np.diff(logarithms.to_numpy(), axis=1) / np.log(lengths[1:] / lengths[:-1])

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float
 from pydantic import TypeAdapter
 
@@ -342,8 +343,6 @@ class FlipSensitivity(MeasuredFlips):
         Of an estimated result only the measured flips enter. The interval is then conservative, and the upper end is
         infinite for high quantiles: estimates, however good, bound nothing.
         """
-        from scipy import stats
-
         checked_number("quantile_interval", least=0, most=1, q=q, confidence=confidence)
         m, tail = len(self), (1 - confidence) / 2
         if self.exhaustive and self.exact.all():
@@ -353,8 +352,8 @@ class FlipSensitivity(MeasuredFlips):
         if self.estimated is not None:
             return Interval(*quantile_bounds(self.estimated, self.norms, self.population, q, tail))
         ordered = np.sort(self.norms.astype(np.float64))
-        low = int(stats.binom.ppf(tail, m, q)) - 1
-        high = int(stats.binom.ppf(1 - tail, m, q))
+        low = int(scipy.stats.binom.ppf(tail, m, q)) - 1
+        high = int(scipy.stats.binom.ppf(1 - tail, m, q))
         return Interval(
             float(ordered[low]) if low >= 0 else 0.0, float(ordered[high]) if high < m else float("inf")
         )

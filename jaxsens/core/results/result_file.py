@@ -56,7 +56,12 @@ def write_columns(
         raise InputError(f"save: metadata: {error}; give values that JSON can represent") from error
     columns = {name: np.ascontiguousarray(values) for name, values in columns.items()}
     sealed = {**metadata, "checksum": digest(metadata, columns.values())}
-    table = pa.table({name: _stored(values) for name, values in columns.items()})
+
+    def stored(values: np.ndarray) -> Any:
+        numbers = pa.array(values.reshape(-1))
+        return numbers if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(numbers, values.shape[1])
+
+    table = pa.table({name: stored(values) for name, values in columns.items()})
     table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(sealed, sort_keys=True).encode()})
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
@@ -124,14 +129,6 @@ def _bytes(kind: Any) -> int:
         if hasattr(kind, "list_size")
         else max(1, kind.bit_width // 8)
     )
-
-
-def _stored(values: np.ndarray) -> Any:
-    """Returns a column of numbers, or of lists of them for an array of rows."""
-    import pyarrow as pa
-
-    numbers = pa.array(values.reshape(-1))
-    return numbers if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(numbers, values.shape[1])
 
 
 def _array(column: Any) -> np.ndarray:
