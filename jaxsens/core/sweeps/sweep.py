@@ -33,7 +33,6 @@ from jaxsens.core.sweeps.points import (
     Measurement,
     Point,
     PointMetadata,
-    describe_point,
     read_point,
     write_point,
 )
@@ -439,15 +438,13 @@ class PointsJob(Job[Point, PointMetadata]):
         model, inside = item.model(), partial(reporter.inside, str(item))
         arguments = model, item.tokens(), item.seed, inside, placement, item.seeds
         result = item.measure.flip_sensitivity(*arguments)
-        statistics = self.sweep.statistics
-        if self.sharing is not None and self.sharing.rank:
-            return describe_point(item, result, statistics, time.perf_counter() - began)
+        writes = self.sharing is None or self.sharing.rank == 0
         tables = {
             name: table.of_point(model, result) if table.applies(item.source) else None
-            for name, table in self._tables.items()
+            for name, table in (self._tables.items() if writes else ())
         }
-        seconds = time.perf_counter() - began
-        return write_point(self.directory, item, result, statistics, seconds, tables)
+        seconds, directory = time.perf_counter() - began, self.directory if writes else None
+        return write_point(directory, item, result, self.sweep.statistics, seconds, tables)
 
     def write_tables(self, records: Sequence[PointMetadata]) -> None:
         if self.plans:
