@@ -136,7 +136,14 @@ def _draw(axes: Axes, view: ResultView, k: int) -> None:
         if few:
             axes.vlines(places, 0, largest, color=LARGEST, linewidth=1, alpha=0.4)
         _markers(axes, places, largest, one.measured, "o", LARGEST, "largest", size)
-    _draw_at_most(axes, one.largest_at_most, places, size, view.measure.signed)
+    blurred = np.isfinite(one.largest_at_most)
+    if blurred.any():  # where no more is known: a floor of rounding is never drawn as a value
+        at, most, label = places[blurred], one.largest_at_most[blurred], "below resolution: at most"
+        if view.measure.signed:
+            axes.vlines(at, -most, most, color=GREY, linewidth=1, linestyle="dotted", label=label)
+        else:
+            look: dict[str, Any] = {"color": GREY, "markerfacecolor": "none", "clip_on": False}
+            axes.plot(at, most, "v", markersize=size, label=label, **look)
     mean = np.where((one.count > 1) & np.isnan(one.mean_at_most), one.mean, np.nan)
     if np.isfinite(mean).any():
         style: dict[str, Any] = (
@@ -150,20 +157,6 @@ def _draw(axes: Axes, view: ResultView, k: int) -> None:
                   transform=bottom, label="not flipped", clip_on=False)  # fmt: skip
     inches = axes.get_window_extent().width / axes.get_figure(root=True).dpi  # pyright: ignore[reportOptionalMemberAccess]
     _label(axes, view, k, places if few and inches >= LABEL_INCHES * len(places) else None)
-
-
-def _draw_at_most(axes: Axes, most: np.ndarray, places: np.ndarray, size: float, signed: bool) -> None:
-    """Draws what flips change at most, where no more is known: a floor of rounding is never drawn as a value."""
-    blurred = np.isfinite(most)
-    if not blurred.any():
-        return
-    label = "below resolution: at most"
-    if signed:
-        range_of = (places[blurred], -most[blurred], most[blurred])
-        axes.vlines(*range_of, color=GREY, linewidth=1, linestyle="dotted", label=label)
-    else:
-        axes.plot(places[blurred], most[blurred], "v", color=GREY, markerfacecolor="none", markersize=size,
-                  label=label, clip_on=False)  # fmt: skip
 
 
 def _draw_signed(axes: Axes, one: InputView, largest: np.ndarray, places: np.ndarray, size: float) -> None:

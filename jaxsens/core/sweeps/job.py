@@ -314,7 +314,7 @@ class _Run(Generic[Item, Row]):
             return "done by another process"
         began, path = time.perf_counter(), self.job.path(item)
         try:
-            with self._warnings_shown(item, reporter):
+            with warnings.catch_warnings(record=True) as caught:
                 record = self.job.compute(item, reporter)
         except Exception as error:  # whatever one item raises, the others are computed
             if takes_no_more(error) or isinstance(error, ProcessLost):
@@ -323,23 +323,17 @@ class _Run(Generic[Item, Row]):
             reporter.failed(f"failed: {self.failures[-1]}")
             note_failure(path, self.failures[-1].message)
             return "failed"
+        for warning in caught:  # those of one kind once a group: every longer input repeats them
+            kind = (item.group[0], warning.category)
+            if kind not in self._warned:
+                reporter.warn(f"warning: {item}: {warning.message}")
+            self._warned.add(kind)
         note_failure(path, None)
         self.done[item] = record
         self.computed += 1
         seconds = time.perf_counter() - began
         self._left.add(*item.group, seconds)
         return f"{record.summary()} ({seconds:.2g} s)"
-
-    @contextmanager
-    def _warnings_shown(self, item: Item, reporter: Reporter) -> Iterator[None]:
-        """Prints warnings with the progress, those of one kind once a group: every longer input repeats them."""
-        with warnings.catch_warnings(record=True) as caught:
-            yield
-        for warning in caught:
-            kind = (item.group[0], warning.category)
-            if kind not in self._warned:
-                reporter.warn(f"warning: {item}: {warning.message}")
-            self._warned.add(kind)
 
 
 def why_unwritable(error: OSError, directory: Path) -> str:
