@@ -84,11 +84,6 @@ class FlipTable:
         """The number of flips, drawn or not."""
         return int(self.populations.sum())
 
-    @property
-    def exhaustive(self) -> bool:
-        """Whether these are all flips, rather than a sample."""
-        return len(self) == self.population
-
     def part(self, chosen: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " flips"] | slice) -> FlipTable:
         """Returns some of the flips, of the same inputs."""
         return replace(

@@ -318,11 +318,49 @@ class MeasuredFlips:
             pieces=None if self.pieces is None else self.pieces[k : k + 1],
         )
 
-    def strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
-        """Returns how to write each symbol."""
-        names = {DELETED: DELETED_NAME, **(self.names or {})}
-        unique, place = np.unique(symbols, return_inverse=True)
-        return np.array([names.get(int(one), str(one)) for one in unique], object)[place]
+    @property
+    def remaining(self) -> Remaining:
+        """The flips that an interrupted call did not finish, which `flip_sensitivity` takes as its `flips`, with the
+        other arguments of that call. None are left of a complete result.
+
+        Raises:
+            InputError: for an engine that estimates, which keeps nothing when it is interrupted.
+        """
+        return Remaining(self)
+
+    def joined(self, rest: Self) -> Self:
+        """Returns the result on the flips of this one and of `rest`, a result on some that `remaining` has.
+
+        Raises:
+            InputError: naming all differences between the calls; for flips that are in both; and for estimates.
+        """
+        if not isinstance(rest, MeasuredFlips):
+            raise InputError.of(
+                "rest", rest, "what flip_sensitivity(..., partial.remaining) returns", subject="joined"
+            )
+        _check_exact("joined", (), self)
+        _check_alike("joined", (), self, rest)
+        both = self, rest
+        keys = np.concatenate(_keys(self, rest))
+        order = np.argsort(keys, kind="stable")
+        if (np.diff(keys[order]) < 1).any():
+            why = "it has flips that this result has; measure those that it lacks: .remaining"
+            raise InputError.note("rest", why, subject="joined")
+        measured = [part for part in both if len(part)] or [self]  # the dtype of no values says nothing
+        table = {
+            name: np.concatenate([getattr(part.flips, name) for part in both])[order]
+            for name in ("inputs", "positions", "symbols")
+        }
+        result = dataclasses.replace(
+            self,
+            values=np.concatenate([part.values for part in measured])[order],
+            resolution=np.concatenate([part.resolution for part in measured])[order],
+            flips=dataclasses.replace(self.flips, **table),
+            engine=self.engine.after(dict(rest.engine.elsewhere), self.requested),
+        )
+        if result.complete:  # an interrupted call did not check them
+            check_finite(result.values, result.positions, result.measure)
+        return result
 
     def description(self) -> dict[str, Any]:
         """Returns everything except the flips, as JSON."""
@@ -334,6 +372,13 @@ class MeasuredFlips:
         flips = {"flips": others(self.flips, "flips.")}
         estimated = {} if self.estimated is None else {"estimated": others(self.estimated, "estimated.")}
         return encoded({**others(self, ""), **flips, **estimated})
+
+
+def strings_of(result: MeasuredFlips, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
+    """Returns how to write each symbol."""
+    names = {DELETED: DELETED_NAME, **(result.names or {})}
+    unique, place = np.unique(symbols, return_inverse=True)
+    return np.array([names.get(int(one), str(one)) for one in unique], object)[place]
 
 
 Result = TypeVar("Result", bound=MeasuredFlips)
@@ -369,37 +414,6 @@ class Remaining:
             why = "the partial result has flips that its call has not"
             raise InputError.note("remaining", why, subject="flip_sensitivity")
         return np.delete(np.arange(len(every)), index)
-
-
-def joined(one: Result, other: Any) -> Result:
-    """Does what `FlipSensitivity.joined` does."""
-    if not isinstance(other, MeasuredFlips):
-        raise InputError.of(
-            "rest", other, "what flip_sensitivity(..., partial.remaining) returns", subject="joined"
-        )
-    _check_exact("joined", (), one)
-    _check_alike("joined", (), one, other)
-    both = one, other
-    keys = np.concatenate(_keys(one, other))
-    order = np.argsort(keys, kind="stable")
-    if (np.diff(keys[order]) < 1).any():
-        why = "it has flips that this result has; measure those that it lacks: .remaining"
-        raise InputError.note("rest", why, subject="joined")
-    measured = [part for part in both if len(part)] or [one]  # the dtype of no values says nothing
-    table = {
-        name: np.concatenate([getattr(part.flips, name) for part in both])[order]
-        for name in ("inputs", "positions", "symbols")
-    }
-    result = dataclasses.replace(
-        one,
-        values=np.concatenate([part.values for part in measured])[order],
-        resolution=np.concatenate([part.resolution for part in measured])[order],
-        flips=dataclasses.replace(one.flips, **table),
-        engine=one.engine.after(dict(other.engine.elsewhere), one.requested),
-    )
-    if result.complete:  # an interrupted call did not check them
-        check_finite(result.values, result.positions, result.measure)
-    return result
 
 
 def _check_exact(caller: str, place: Location, result: MeasuredFlips) -> None:

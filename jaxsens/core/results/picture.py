@@ -17,7 +17,7 @@ from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.transformer.layered import row_read
-from jaxsens.core.results.measured import MeasuredFlips
+from jaxsens.core.results.measured import MeasuredFlips, strings_of
 
 if TYPE_CHECKING:
     import jinja2
@@ -158,11 +158,11 @@ def view_of(result: MeasuredFlips) -> ResultView:
     flip, positions, symbols = result.flips.places()  # a flip counts at each position of its group
     columns = positions, symbols, result.values[flip], result.exact[flip], result.resolution[flip]
     few, inputs = len(result.alphabet) <= MOST_NAMED, []
-    inserted = result.strings(np.array(result.alphabet)).tolist() if few else ()
+    inserted = strings_of(result, np.array(result.alphabet)).tolist() if few else ()
     named = map(repr, inserted) if few else (f"{len(result.alphabet):,} symbols",)
     for k, word in enumerate(result.tokens):
         mine = slice(*np.searchsorted(result.inputs[flip], [k, k + 1]))
-        parts = spaced(result.strings(word).tolist()) if result.pieces is None else result.pieces[k]
+        parts = spaced(strings_of(result, word).tolist()) if result.pieces is None else result.pieces[k]
         inputs.append(_input_view(word, text_pieces(parts), *(column[mine] for column in columns)))
     return ResultView(
         inputs=inputs,

@@ -24,7 +24,7 @@ from jaxsens.core.base.strict import typed_arguments
 from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.models.adapters import Model, as_inputs
-from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, Remaining, as_text, ceiling, joined
+from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, as_text, ceiling, strings_of
 from jaxsens.core.results.picture import By, ResultView, page, view_of
 from jaxsens.core.results.result_file import read_columns, write_columns
 from jaxsens.core.results.statistics import (
@@ -133,24 +133,6 @@ class FlipSensitivity(MeasuredFlips):
         if self.estimated is None:
             return None
         return accuracy_of(self.estimated, self.norms)
-
-    @property
-    def remaining(self) -> Remaining:
-        """The flips that an interrupted call did not finish, which `flip_sensitivity` takes as its `flips`, with the
-        other arguments of that call. None are left of a complete result.
-
-        Raises:
-            InputError: for an engine that estimates, which keeps nothing when it is interrupted.
-        """
-        return Remaining(self)
-
-    def joined(self, rest: FlipSensitivity) -> FlipSensitivity:
-        """Returns the result on the flips of this one and of `rest`, a result on some that `remaining` has.
-
-        Raises:
-            InputError: naming all differences between the calls; for flips that are in both; and for estimates.
-        """
-        return joined(self, rest)
 
     @cached_property
     def max(self) -> float:
@@ -392,16 +374,20 @@ class FlipSensitivity(MeasuredFlips):
         if self.names is not None:
             token, replacement = self.tokens[self.inputs, self.positions], self.symbols
             others = {name: columns.pop(name) for name in list(columns)[2:]}
-            columns |= {"token": self.strings(token), "symbol": others.pop("symbol")}
-            columns |= {"replacement": self.strings(replacement), **others}
+            columns |= {"token": strings_of(self, token), "symbol": others.pop("symbol")}
+            columns |= {"replacement": strings_of(self, replacement), **others}
         if self.estimated is not None:
             columns |= {"estimate": self.estimated.estimates, "exact": self.exact}
         if self.asked.flips.groups is not None:
             both = self.flips.groups()
             if self.names is not None:
                 rows = zip(self.inputs, both["positions"], strict=True)
-                columns["token"] = [" ".join(self.strings(self.tokens[k, list(group)])) for k, group in rows]
-                columns["replacement"] = [" ".join(self.strings(np.array(one))) for one in both["symbols"]]
+                columns["token"] = [
+                    " ".join(strings_of(self, self.tokens[k, list(group)])) for k, group in rows
+                ]
+                columns["replacement"] = [
+                    " ".join(strings_of(self, np.array(one))) for one in both["symbols"]
+                ]
             columns |= both
         return pd.DataFrame(columns)
 
