@@ -155,17 +155,11 @@ MOST_NAMED = 6
 
 def view_of(result: MeasuredFlips) -> ResultView:
     """Returns a result by position, with the strings of its symbols, as pictures show it."""
-    flip, positions, symbols = result.flips.places()  # a flip counts at each position of its group
-    columns = positions, symbols, result.values[flip], result.exact[flip], result.resolution[flip]
-    few, inputs = len(result.alphabet) <= MOST_NAMED, []
+    few = len(result.alphabet) <= MOST_NAMED
     inserted = strings_of(result, np.array(result.alphabet)).tolist() if few else ()
     named = map(repr, inserted) if few else (f"{len(result.alphabet):,} symbols",)
-    for k, word in enumerate(result.tokens):
-        mine = slice(*np.searchsorted(result.inputs[flip], [k, k + 1]))
-        parts = spaced(strings_of(result, word).tolist()) if result.pieces is None else result.pieces[k]
-        inputs.append(_input_view(word, text_pieces(parts), *(column[mine] for column in columns)))
     return ResultView(
-        inputs=inputs,
+        inputs=[_input_view(result.of_input(k)) for k in range(len(result.tokens))],
         names=result.names,
         measure=result.measure,
         estimated=result.estimated is not None,
@@ -193,21 +187,19 @@ def _flipped_input(flips: Flips, alphabet: Sequence[int]) -> str:
     return f"the text {' or '.join([*replaced, *deleted])}"
 
 
-def _input_view(
-    tokens: Int[np.ndarray, " n"],
-    pieces: Sequence[Piece],
-    positions: Int[np.ndarray, " flips"],
-    symbols: Int[np.ndarray, " flips"],
-    values: Float[np.ndarray, " flips"],
-    measured: Bool[np.ndarray, " flips"],
-    resolution: Float[np.ndarray, " flips"],
-) -> InputView:
-    """Returns the summary of one input's flips. Values that are not finite, as a partial result may have, are left
+def _input_view(result: MeasuredFlips) -> InputView:
+    """Returns the summary of the flips of one input. Values that are not finite, as a partial result may have, are left
     out."""
-    n, finite = len(tokens), np.isfinite(values)
-    resolution = np.where(resolved(values, resolution), 0.0, resolution)[finite]
-    positions, symbols, measured = positions[finite], symbols[finite], measured[finite]
-    values = values[finite].astype(np.float64)
+    flip, positions, symbols = result.flips.places()  # a flip counts at each position of its group
+    finite = np.isfinite(result.values[flip])
+    flip, positions, symbols = flip[finite], positions[finite], symbols[finite]
+    n, tokens, measured = result.n, result.tokens[0], result.exact[flip]
+    pieces = text_pieces(
+        spaced(strings_of(result, tokens).tolist()) if result.pieces is None else result.pieces[0]
+    )
+    values, resolution = result.values[flip], result.resolution[flip]
+    resolution = np.where(resolved(values, resolution), 0.0, resolution)
+    values = values.astype(np.float64)
     count = np.bincount(positions, minlength=n)
     total = np.bincount(positions, weights=values, minlength=n)
     # The last of a position's flips in this order has the largest size; of equal ones it is the first flip.
