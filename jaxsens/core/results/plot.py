@@ -26,7 +26,7 @@ from matplotlib.patches import Rectangle
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import collecting, shortened
-from jaxsens.core.results.picture import By, InputView, ResultView, ShownToken, shown_parts
+from jaxsens.core.results.picture import By, ResultView, ShownToken, shown_parts
 
 _OWN = "DejaVu Sans"
 _UNDRAWN = ("Cc", "Cf", "Cs", "Zl", "Zp", "Zs")
@@ -130,12 +130,22 @@ def _draw(axes: Axes, view: ResultView, k: int) -> None:
     few = len(places) <= MOST_LABELS
     size = 6.0 if few else 2.0
     largest = np.where(np.isnan(one.largest_at_most), one.largest, np.nan)
+    drawn = [(largest, "o", LARGEST, "largest")]
     if view.measure.signed:
-        _draw_signed(axes, one, largest, places, size)
-    else:
-        if few:
-            axes.vlines(places, 0, largest, color=LARGEST, linewidth=1, alpha=0.4)
-        _markers(axes, places, largest, one.measured, "o", LARGEST, "largest", size)
+        axes.axhline(0, color=GREY, linewidth=0.8)
+        base = np.where(np.isnan(largest), np.nan, 0.0)
+        ends = np.fmin(one.low, 0) + base, np.fmax(one.high, 0) + base
+        axes.vlines(places, *ends, color=GREY, linewidth=1, alpha=0.5)
+        rising, falling = np.where(largest >= 0, largest, np.nan), np.where(largest < 0, largest, np.nan)
+        drawn = [(rising, "^", LARGEST, "largest, increase"), (falling, "v", DOWN, "largest, decrease")]
+    elif few:
+        axes.vlines(places, 0, largest, color=LARGEST, linewidth=1, alpha=0.4)
+    for values, marker, colour, label in drawn:
+        for exact, filled, said in ((True, colour, label), (False, "white", f"{label} (estimate)")):
+            chosen = (one.measured == exact) & np.isfinite(values)
+            if chosen.any():
+                axes.plot(places[chosen], values[chosen], marker, color=colour, markerfacecolor=filled,
+                          markersize=size, label=said)  # fmt: skip
     blurred = np.isfinite(one.largest_at_most)
     if blurred.any():  # where no more is known: a floor of rounding is never drawn as a value
         at, most, label = places[blurred], one.largest_at_most[blurred], "below resolution: at most"
@@ -157,38 +167,6 @@ def _draw(axes: Axes, view: ResultView, k: int) -> None:
                   transform=bottom, label="not flipped", clip_on=False)  # fmt: skip
     inches = axes.get_window_extent().width / axes.get_figure(root=True).dpi  # pyright: ignore[reportOptionalMemberAccess]
     _label(axes, view, k, places if few and inches >= LABEL_INCHES * len(places) else None)
-
-
-def _draw_signed(axes: Axes, one: InputView, largest: np.ndarray, places: np.ndarray, size: float) -> None:
-    axes.axhline(0, color=GREY, linewidth=0.8)
-    base = np.where(np.isnan(largest), np.nan, 0.0)
-    axes.vlines(
-        places, np.fmin(one.low, 0) + base, np.fmax(one.high, 0) + base, color=GREY, linewidth=1, alpha=0.5
-    )
-    for rising, marker, colour, label in (
-        (True, "^", LARGEST, "largest, increase"),
-        (False, "v", DOWN, "largest, decrease"),
-    ):
-        of_sign = np.where((largest >= 0) == rising, largest, np.nan)
-        _markers(axes, places, of_sign, one.measured, marker, colour, label, size)
-
-
-def _markers(
-    axes: Axes,
-    places: np.ndarray,
-    values: np.ndarray,
-    measured: np.ndarray,
-    marker: str,
-    colour: str,
-    label: str,
-    size: float,
-) -> None:
-    """Draws values, hollow where they are estimates."""
-    for exact, filled, said in ((True, colour, label), (False, "white", f"{label} (estimate)")):
-        chosen = (measured == exact) & np.isfinite(values)
-        if chosen.any():
-            axes.plot(places[chosen], values[chosen], marker, color=colour, markerfacecolor=filled,
-                      markersize=size, label=said)  # fmt: skip
 
 
 def _label(axes: Axes, view: ResultView, k: int, labelled: np.ndarray | None) -> None:
