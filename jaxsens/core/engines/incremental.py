@@ -65,6 +65,9 @@ RowsOfFlips: TypeAlias = Float[Array, "flips n width"]
 SHORT = 12
 """Symbols of an input at which it reaches half of a large matrix product's rate on CPU, and all of it far beyond."""
 
+REWRITING = 0.8
+"""The share of that rate for flips that do more than replace one symbol, of which every row is embedded anew."""
+
 MAPPED_ROWS = 512
 """Per-row maps are computed for so many rows at once: matrices that leave the cache are then read less often."""
 
@@ -330,7 +333,8 @@ class IncrementalEngine(SubtractingEngine):
         each = (8 * n * width + scores) * jnp.result_type(float).itemsize
         block = int(self.preferred_batch(n, platform) * each)
         compiling = 1.8 + 0.27 * model.layers
-        return Cost(prepare, flip, block, n / (n + SHORT), compiling, forward=prepare)
+        efficiency = n / (n + SHORT) * (1.0 if self.single else REWRITING)
+        return Cost(prepare, flip, block, efficiency, compiling, forward=prepare)
 
 
 def first_layer(
