@@ -351,8 +351,13 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     median, low, high, _ = np.array([*line.values.values()], dtype=np.float64).reshape(-1, 4).T
     x = lengths * factor
     axes.vlines(x, low, high, color=style.colour, linewidth=1.1, alpha=0.65, zorder=2)
-    if line.intervals:
-        _draw_intervals(axes, line, factor)
+    if line.intervals:  # cut at the edges of the axes: an end may be infinite, or 0 on a logarithmic axis
+        edges = axes.get_ylim() if axes.get_yscale() != "linear" else (-math.inf, math.inf)
+        at, ends = np.array([*line.intervals]) * factor, np.array([*line.intervals.values()], np.float64).T
+        cut = np.clip(ends, *edges)
+        axes.vlines(at, *cut, color=style.colour, linewidth=0.9, zorder=2)
+        caps = np.where(cut == ends, cut, np.nan)
+        axes.plot(at, caps.T, "_", color=style.colour, markersize=7, zorder=2)
     joined = np.where(np.isin(lengths, list(line.blurred)), np.nan, median)
     axes.plot(x, joined, color=style.colour, linestyle=style.linestyle, zorder=3)
     filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
@@ -365,23 +370,9 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     for kind, arrow in ARROWS.items():
         chosen = np.array([line.bounds.get(n) == kind for n in lengths.tolist()], bool)
         if chosen.any():
-            look = {
-                "color": style.colour,
-                "markerfacecolor": "none",
-                "markersize": 5.5 * matplotlib.rcParams["lines.markersize"],
-                "markeredgewidth": 1.1,
-            }
-            axes.plot(x[chosen], median[chosen], marker=arrow, linestyle="none", zorder=4, **look)
-
-
-def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
-    """Draws error bars with caps, cut at the edges of the axes: an end may be infinite, or 0 on a logarithmic axis."""
-    edges = axes.get_ylim() if axes.get_yscale() != "linear" else (-math.inf, math.inf)
-    x, ends = np.array([*line.intervals]) * factor, np.array([*line.intervals.values()], dtype=np.float64).T
-    cut = np.clip(ends, *edges)
-    axes.vlines(x, *cut, color=line.style.colour, linewidth=0.9, zorder=2)
-    caps = np.where(cut == ends, cut, np.nan)
-    axes.plot(x, caps.T, "_", color=line.style.colour, markersize=7, zorder=2)
+            size = 5.5 * matplotlib.rcParams["lines.markersize"]
+            own = {**common, "marker": arrow, "markerfacecolor": "none", "markersize": size}
+            axes.plot(x[chosen], median[chosen], zorder=4, markeredgewidth=1.1, **own)
 
 
 def panel_legend(axes: Axes, panel: Panel, **look: Any) -> None:

@@ -363,30 +363,21 @@ def _tokens(view: ResultView, k: int, by: By, scale: float, count: int) -> Itera
     one, read = view.inputs[k], view.position_read(k)
     (values, blurred), pieces = _values_by(one, by), one.pieces[:count]
     for i, (space, text) in enumerate(pieces):
-        value = float(values[i])
-        flipped = bool(one.flipped[i])
+        value, flipped = float(values[i]), bool(one.flipped[i])
         strength = (abs(value) / scale if scale else 0.0) if flipped else None
-        title = _title(view, k, i, read == i)
-        kind = "down" if value < 0 else "up"
+        lines = [f"{view.name(int(one.tokens[i]))!r} at position {i}"]
+        lines += ["the model reads its output here"] if read == i else []
+        how = "" if not view.estimated else " (measured)" if one.measured[i] else " (estimate)"
+        if flipped:
+            largest = _bounded_number(one.largest[i], one.largest_at_most[i], view.measure.signed)
+            lines.append(f"largest: {largest} with {view.name(int(one.symbol[i]))!r}{how}")
+        else:
+            lines.append("not flipped")
+        if one.count[i] > 1:
+            mean = _bounded_number(one.mean[i], one.mean_at_most[i], view.measure.signed)
+            lines.append(f"mean of {one.count[i]} flips: {mean}")
+        kind, title = "down" if value < 0 else "up", "\n".join(lines)
         yield ShownToken(text, space, strength, kind, bool(one.measured[i]), bool(blurred[i]), title)
-
-
-def _title(view: ResultView, k: int, i: int, read: bool) -> str:
-    one = view.inputs[k]
-    lines = [f"{view.name(int(one.tokens[i]))!r} at position {i}"]
-    if read:
-        lines.append("the model reads its output here")
-    if not one.flipped[i]:
-        return "\n".join([*lines, "not flipped"])
-    how = "" if not view.estimated else " (measured)" if one.measured[i] else " (estimate)"
-    instead = view.name(int(one.symbol[i]))
-    largest = _bounded_number(one.largest[i], one.largest_at_most[i], view.measure.signed)
-    lines.append(f"largest: {largest} with {instead!r}{how}")
-    if one.count[i] > 1:
-        lines.append(
-            f"mean of {one.count[i]} flips: {_bounded_number(one.mean[i], one.mean_at_most[i], view.measure.signed)}"
-        )
-    return "\n".join(lines)
 
 
 def number(value: float, signed: bool = False, digits: int = 3) -> str:
