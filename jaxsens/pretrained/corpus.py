@@ -122,10 +122,8 @@ def _check_alike(results: Sequence[FlipSensitivity], problems: Problems) -> None
             problems.add(
                 f"results[{k}]", one, "flips of single positions; those of groups have no single token"
             )
-        if (
-            one.asked.compared()["measure"] != first.compared()["measure"]
-            or one.asked.measure.program != first.measure.program
-        ):
+        own, common = (asked.measure.without_function("") for asked in (one.asked, first))
+        if own != common or one.asked.measure.program != first.measure.program:
             remedy = f"that of results[0] is {first.measure!r}; measure them alike"
             problems.add(f"results[{k}]: measure", one.measure, remedy)
         if one.asked.weights != first.weights:

@@ -215,8 +215,7 @@ class IncrementalEngine(SubtractingEngine):
             groups.append(some)
         if self._full_layers < model.layers:
             final = layer_of(model, parameters, model.layers - 1, n)
-            _, *last = final.projected(x, jnp.arange(n))
-        last = None if last is None else tuple(last)
+            last = final.projected(x, jnp.arange(n))[1:]
         whole = self.fallback.prepare(parameters, tokens)
         output = as_vector(whole.output)
         if word.shape == tokens.shape:  # of the same products as those of flips
@@ -263,7 +262,8 @@ class IncrementalEngine(SubtractingEngine):
             known = model.attention(group.first).rows_that_see(reach, n)
             (y, reach), _ = jax.lax.scan(one, (y, as_carry(reach)), (stack, rows))
             # Bounds that the mask tells in every layer anew stay static behind the loop, too.
-            reach = tuple(a if isinstance(a, int) else b for a, b in zip(known, reach, strict=True))
+            first, stop = (a if isinstance(a, int) else b for a, b in zip(known, reach, strict=True))
+            reach = first, stop
         return self._read(parameters, y, words, prepared.last, reach)
 
     @property
