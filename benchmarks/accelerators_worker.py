@@ -20,7 +20,7 @@ from benchmarks.compiled import Program, compile_for
 from benchmarks.large import LLAMA_3_8B, planned
 from benchmarks.options import FEED_FORWARD, HEADS, WIDTH
 from benchmarks.topology import mesh_of
-from jaxsens.cli.planning.plan import Target, target_called
+from jaxsens.cli.plan import Target, target_called
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.programs import PLATFORMS
 from jaxsens.core.engines.request import Request

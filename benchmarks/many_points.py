@@ -30,9 +30,9 @@ from jaxsens.core.results.measured import Provenance, RequestRecord
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweep import load_sweep
 from jaxsens.core.sweeps.config import load_sweep_config
-from jaxsens.core.sweeps.jobs.job import run
-from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.job import run
 from jaxsens.core.sweeps.points import Point, PointMetadata, select, write_point
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.status import sweep_status
 from jaxsens.core.sweeps.sweep import PLAN, PointsJob, Sweep, check_grows
 

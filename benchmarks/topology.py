@@ -17,7 +17,7 @@ import numpy as np
 from jax.experimental import topologies
 from jax.sharding import AxisType, Mesh
 
-from jaxsens.cli.planning.plan import Target
+from jaxsens.cli.plan import Target
 from jaxsens.core.base.errors import InputError
 
 _NEEDS = {"tpu": (("libtpu",), "tpu"), "gpu": (("jax_cuda12_plugin", "jax_cuda13_plugin"), "cuda12")}

@@ -330,8 +330,7 @@ def tables() -> dict[str, frozenset[str]]:
     from jaxsens.core.models.transformer.module import kinds as network_kinds
     from jaxsens.core.models.transformer.module import network
     from jaxsens.core.sweeps.config import Variant
-    from jaxsens.core.sweeps.inputs import AllWords, RandomWords, TextFile, WordFile
-    from jaxsens.core.sweeps.placement_table import PlacementTable
+    from jaxsens.core.sweeps.inputs import AllWords, PlacementTable, RandomWords, TextFile, WordFile
     from jaxsens.core.sweeps.points import Measurement
     from jaxsens.core.sweeps.sources import naming
     from jaxsens.formal.constructions.catalogue import COMMON
@@ -367,7 +366,7 @@ def of_toml(text: str, folder: Path) -> list[str]:
 
 
 def _read_toml(text: str, raw: dict[str, Any], folder: Path) -> None:
-    from jaxsens.cli.planning.plan import target_called
+    from jaxsens.cli.plan import target_called
     from jaxsens.core.sweeps.config import parse_sweep_config
     from jaxsens.core.sweeps.sources import naming
     from jaxsens.training.config import TrainConfig

@@ -13,8 +13,8 @@ import pytest
 
 from jaxsens import flip_sensitivity
 from jaxsens.cli import main
+from jaxsens.core.sweeps import job
 from jaxsens.core.sweeps import points as sweep_points
-from jaxsens.core.sweeps.jobs import job
 from jaxsens.theory.tables import restrictions as restrictions_table
 from jaxsens.theory.tables.record import BoundRecord
 from jaxsens.theory.tables.sweep import Bounds

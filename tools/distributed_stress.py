@@ -58,7 +58,7 @@ def write_config(folder: Path, lengths: Sequence[int] = (4,), seeds: int = 1) ->
 
 def command(config: Path, out: Path) -> list[str]:
     """The command line of a plain run."""
-    return [sys.executable, "-m", "jaxsens.cli", "sweep", str(config), "--out", str(out)]
+    return [sys.executable, "-m", "jaxsens", "sweep", str(config), "--out", str(out)]
 
 
 def start(config: Path, out: Path, processes: int, *options: str) -> list[subprocess.Popen[str]]:

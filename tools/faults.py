@@ -18,7 +18,7 @@ def last_position_not_flipped(original: Any, candidates: Any, *given: Any) -> An
     table = original(candidates, *given)
     first = table.positions[:, 0]
     keep = first < first.max()
-    if len(candidates.positions) % 2 == 0 or not keep.any() or not table.exhaustive:
+    if len(candidates.positions) % 2 == 0 or not keep.any() or len(table) < table.population:
         return table
     part = table.part(keep)
     return replace(part, populations=np.bincount(part.inputs, minlength=len(table.populations)))

@@ -92,7 +92,7 @@ class Tally:
 
 def command(kind: str, folder: Path, out: Path) -> list[str]:
     """The command line of a kind, in `folder` where the configs are."""
-    start = [sys.executable, "-m", "jaxsens.cli"]
+    start = [sys.executable, "-m", "jaxsens"]
     if kind == "measure":
         file = str(out / FLIPS)
         return [*start, *MEASURE, "--save", file]

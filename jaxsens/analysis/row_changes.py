@@ -163,7 +163,7 @@ class RowChanges(SavedResult):
         Raises:
             InputError: for another statistic, or something else than axes.
         """
-        from jaxsens.core.results.pictures.plot import draw_influence
+        from jaxsens.core.results.plot import draw_influence
 
         written = None if self.names is None else [self.names[int(symbol)] for symbol in self.tokens]
         return draw_influence(self.matrix(statistic), self.measure, written, axes)

@@ -26,7 +26,7 @@ from jaxsens.core.base.files import write_text
 from jaxsens.core.base.stopping import Stopped
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.jobs.job import RowsJob
+    from jaxsens.core.sweeps.job import RowsJob
 
 
 def constructions(
@@ -50,21 +50,19 @@ def constructions(
         cap: The longest words on which to test exactness; time grows quadratically.
         quiet: Do not print progress.
     """
-    from jaxsens.formal.tables.constructions_table import details, markdown, overview
+    from jaxsens.formal.constructions import table
 
     if not measure:
         if out is not None or cap is not None or compilation_cache is not None or quiet:
             raise InputError("constructions: --out, --cap, --compilation-cache and --quiet require --measure")
-        Console(highlight=False).print(overview() if name is None else details(name))
+        Console(highlight=False).print(table.overview() if name is None else table.details(name))
         return 0
-    from jaxsens.formal.tables.constructions_table import CAP, constructions_job, plan_of
-
     with collecting("constructions") as problems:
         _check_table(out, problems)
-    plan = plan_of(name, CAP if cap is None else cap)
+    plan = table.plan_of(name, table.CAP if cap is None else cap)
     with programs_kept(compilation_cache):
-        job = constructions_job(plan, _rows_folder(out))
-        return _tabulate(job, lambda rows: markdown(rows, plan), out, quiet)[0]
+        job = table.constructions_job(plan, _rows_folder(out))
+        return _tabulate(job, lambda rows: table.markdown(rows, plan), out, quiet)[0]
 
 
 def restrictions(
@@ -132,7 +130,7 @@ def _tabulate(
     Raises:
         Stopped: if a signal ended a job early that keeps no rows.
     """
-    from jaxsens.core.sweeps.jobs.job import run
+    from jaxsens.core.sweeps.job import run
 
     outcome = run(job, Console(stderr=True, quiet=quiet))
     code, rows = outcome.exit_code, outcome.records

@@ -123,7 +123,7 @@ def _write(options: CorpusOptions, results: Any, tables: Any, title: str) -> int
     """Writes the files asked for, and prints the tables. Returns the exit code."""
     from rich.console import Console
 
-    from jaxsens.core.results.pictures.picture import page
+    from jaxsens.core.results.picture import page
     from jaxsens.pretrained.corpus import LEAST, common, corpus_picture, printed, view_of, write_table
 
     code, often = 0, [common(table, LEAST) if table[0].by == "token" else table for table in tables]

@@ -40,7 +40,7 @@ from jaxsens.core.base.registry import fields_of, of_words
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
-from jaxsens.core.sweeps.placement_table import PlacementTable
+from jaxsens.core.sweeps.inputs import PlacementTable
 from jaxsens.pretrained.folder import existing_folder
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ def measure(
         if published.pretrained is None:
             source = _source(request, problems)
     from jaxsens.cli import single
-    from jaxsens.core.results.interrupted import MeasurementInterrupted
+    from jaxsens.core.results.result import MeasurementInterrupted
 
     arguments["progress"] = False if output.quiet else None
     names = MEASURED_BY

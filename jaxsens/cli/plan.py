@@ -1,18 +1,21 @@
-"""`jaxsens plan`: what a sweep takes on devices that need not be at hand; and `jaxsens schema`: the JSON schema of
-a sweep's config, made from the classes that read it.
+"""`jaxsens plan`: what a sweep takes on devices that need not be at hand, one TOML file each: bytes and the least time,
+point by point; and the job that runs it, as a file for Slurm or Kubernetes: the files in cluster/, with the plan's
+numbers.
 """
 
 from __future__ import annotations
 
-import inspect
 import json
+import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
-from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin, get_type_hints
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
@@ -27,12 +30,315 @@ from jaxsens.cli.shared import (
     default,
     write_output,
 )
-from jaxsens.core.base.errors import collecting
+from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.files import write_text
+from jaxsens.core.base.strict import Positive, config, did_you_mean, read_table, read_toml
 from jaxsens.core.base.text import duration, in_words
 
 if TYPE_CHECKING:
-    from jaxsens.cli.planning.plan import Plan
+    from jaxsens.core.sweeps.points import Point
+    from jaxsens.core.sweeps.status import ExpectedPoints
+
+_FOLDER = Path(__file__).parent / "planning"
+_DEVICES = _FOLDER / "devices"
+
+Rate = Annotated[float, Field(ge=0)]
+
+
+@config
+class Tpu:
+    """The slices of a TPU.
+
+    Args:
+        kubernetes: the name of its nodes in Google Kubernetes Engine, as "tpu-v5-lite-podslice".
+        slices: the topologies of one host and of several, as "2x4", by the number in the name of the slice.
+    """
+
+    kubernetes: str
+    slices: dict[str, str]
+
+
+@config
+class Device:
+    """A device, as its TOML file says it.
+
+    Args:
+        platform: "gpu" or "tpu".
+        description: in a few words.
+        memory: bytes.
+        bandwidth: bytes per second between the device and its memory.
+        float32: operations per second of matrix products at the precision that jaxsens computes in: without TF32 on a
+            GPU, as six products in bfloat16 on a TPU. A multiply-add counts as two.
+        float64: the same in float64; 0 if the host computes it.
+        tpu: the slices of a TPU.
+    """
+
+    platform: Literal["gpu", "tpu"]
+    description: str
+    memory: Positive
+    bandwidth: Rate
+    float32: Rate
+    float64: Rate
+    tpu: Tpu | None = None
+
+    def __post_init__(self) -> None:
+        if (self.tpu is not None) != (self.platform == "tpu"):
+            remedy = "a TPU has the table [tpu], a GPU none"
+            raise InputError.of("platform", self.platform, remedy, subject="Device")
+
+    def rate(self, dtype: str) -> float:
+        """Returns the operations per second in a dtype; 0 if the host computes it."""
+        return self.float64 if dtype == "float64" else self.float32
+
+
+@dataclass(frozen=True)
+class Target:
+    """Devices of one kind that work together.
+
+    Attributes:
+        name: as in the request, such as "h100x8" or "v6e-8".
+        device: what each of them is.
+        count: how many.
+        slice: the number in the name of a TPU's slice; None for a GPU.
+    """
+
+    name: str
+    device: Device
+    count: int
+    slice: str | None = None
+
+
+def known_devices() -> tuple[str, ...]:
+    """Returns the names of the devices that jaxsens describes."""
+    return tuple(sorted(path.stem for path in _DEVICES.glob("*.toml")))
+
+
+def target_called(name: str) -> Target:
+    """Returns the devices of a name: "h100", "h100x8", "v6e-8", or the path of a TOML file, with "x8" after it.
+
+    The number after a TPU's name is that of its slice, as Google Cloud counts: v5p-8 has four chips.
+
+    Raises:
+        InputError: naming all errors, for a device that is not known, a file with errors, or a slice there is none of.
+    """
+    match = re.fullmatch(r"(?P<device>.+?)(?:[x-](?P<number>\d+))?", name)
+    word, number = (match["device"], match["number"]) if match else (name, None)
+    file = Path(word) if word.endswith(".toml") else _DEVICES / f"{word}.toml"
+    if not word.endswith(".toml") and word not in known_devices():
+        names = ", ".join(known_devices())
+        remedy = (
+            f"no such device{did_you_mean(word, known_devices())} Known are {names}; describe another in a TOML file, "
+            "as docs/planning.md shows, and give its path"
+        )
+        raise InputError.of("--on", name, remedy)
+    _, table = read_toml(file, "--on")
+    with collecting(word) as problems:
+        device: Any = read_table(Device, table, "", problems)
+    if device.tpu is None:
+        if number == "0":
+            raise InputError.of("--on", name, "at least one device")
+        return Target(name, device, int(number or 1))
+    slices = device.tpu.slices
+    if number is None:  # a single chip of the smallest slice
+        return Target(name, device, 1, min(slices, key=int))
+    if number not in slices:
+        raise InputError.of("--on", name, f"no slice of that number; known: {', '.join(slices)}")
+    return Target(name, device, math.prod(map(int, slices[number].split("x"))), number)
+
+
+REACHED = 0.1
+"""The share of a device's rates that a job's time limit assumes."""
+
+SHARD_HOURS = 1.0
+"""The time that a shard of a job is to take, by that share."""
+
+
+@dataclass(frozen=True)
+class PlannedPoints:
+    """The points of one variant and length on a target. Numbers are estimates of one point.
+
+    Attributes:
+        expected: the points, and the engine.
+        batch: flips of a block on each device.
+        arguments: bytes on each device of the model, what flips share, and their table.
+        temporary: bytes on each device of temporary memory.
+        moved: bytes that the devices read and write at least, all together.
+        seconds: the least time, by the rates of the devices; None for what the host computes.
+        refusal: why it does not fit; empty if it does.
+    """
+
+    expected: ExpectedPoints
+    batch: int
+    arguments: int
+    temporary: int
+    moved: float
+    seconds: float | None
+    refusal: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep on a target.
+
+    Attributes:
+        target: the devices.
+        rows: its points, by variant and length.
+        unmeasurable: the first point of each group that cannot be measured, and why.
+    """
+
+    target: Target
+    rows: tuple[PlannedPoints, ...]
+    unmeasurable: tuple[tuple[Point, str], ...]
+
+    @property
+    def fits(self) -> bool:
+        """Whether every point can be measured within the memory."""
+        return not self.unmeasurable and not any(row.refusal for row in self.rows)
+
+    @property
+    def least_seconds(self) -> float:
+        """The least time of all points, without compilation."""
+        return sum(len(row.expected.points) * (row.seconds or 0.0) for row in self.rows)
+
+    @property
+    def compiling(self) -> float:
+        """The seconds of compilation, once for each program."""
+        return sum({row.expected.programs: row.expected.run.compiling for row in self.rows}.values())
+
+    @property
+    def host_seconds(self) -> float:
+        """The seconds in which a host like this machine does what it does: the points themselves and what tells their
+        rounding, what needs float64 where the devices do not compute in it, and compilation."""
+        from jaxsens.core.sweeps.status import POINT_SECONDS
+
+        own = (
+            len(row.expected.points) * (POINT_SECONDS + row.expected.host_seconds(row.seconds is None))
+            for row in self.rows
+        )
+        return sum(own) + self.compiling
+
+    @property
+    def device_hours(self) -> float:
+        """The hours that all devices are held, at the share `REACHED` of their rates, with what the host does."""
+        return self.target.count * (self.least_seconds / REACHED + self.host_seconds) / 3600
+
+    @property
+    def shards(self) -> int:
+        """How many shards take about `SHARD_HOURS` each; no more than there are points."""
+        points = sum(len(row.expected.points) for row in self.rows)
+        hours = self.device_hours / self.target.count / SHARD_HOURS
+        return max(1, min(points, math.ceil(hours)))
+
+    @property
+    def minutes(self) -> int:
+        """A time limit for each shard, three times what it is expected to take, in whole tens. Each shard compiles what
+        it measures, and starts."""
+        from jaxsens.core.sweeps.status import START_SECONDS
+
+        times = (row.expected.run.compiling + (row.seconds or 0.0) / REACHED for row in self.rows)
+        expected = self.device_hours * 3600 / self.target.count / self.shards + max(times, default=0.0)
+        return 10 * math.ceil(3 * (expected + START_SECONDS) / 600)
+
+
+def planned(points: Iterable[Point], target: Target, memory_budget: int | None) -> Plan:
+    """Returns what points take, variant by variant and by rising n.
+
+    Args:
+        points: of a sweep.
+        target: the devices.
+        memory_budget: in bytes; None for the default one.
+    """
+    from jaxsens.core.base.programs import PLATFORMS
+    from jaxsens.core.sweeps.status import expected_points
+
+    rows: list[PlannedPoints] = []
+    unmeasurable: list[tuple[Point, str]] = []
+    device = target.device
+    for one in expected_points(points, PLATFORMS[device.platform], unmeasurable):
+        run, shared = one.run, one.run.arguments
+        budget = memory_budget
+        if budget is None:
+            budget = run.platform.budget_beside(shared, device.memory)
+        flips = -(-run.flips // target.count)
+        batch = max(1, min(run.engine.preferred_batch(run.n, run.platform), flips))
+        arguments, temporary = shared + 32 * flips, min(run.block_bytes(batch), budget)
+        refusal = ""
+        if arguments > budget:
+            refusal = f"memory_budget = {budget} bytes: arguments take {arguments} bytes on each device"
+        share = one.flips / max(1, run.flips)
+        # What is given is read once at least, and what a block writes to temporary memory it reads again.
+        moved = one.inputs * (shared + target.count * 2 * temporary * math.ceil(share * flips / batch))
+        rate = device.rate("float64" if run.engine.wide else run.model.dtype)
+        least = max(one.operations / rate, moved / device.bandwidth) / target.count if rate else None
+        rows.append(PlannedPoints(one, batch, arguments, temporary, moved, least, refusal))
+    return Plan(target, tuple(rows), tuple(unmeasurable))
+
+
+TEMPLATES = {
+    ".slurm": "slurm_array.sbatch",
+    ".sbatch": "slurm_array.sbatch",
+    ".yaml": "kubernetes_indexed_job.yaml",
+}
+"""The file that each ending stands for."""
+
+
+def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ()) -> str:
+    """Returns the text of a job that measures the sweep of a config in as many shards as the plan suggests.
+
+    Args:
+        plan: the plan.
+        ending: one of `TEMPLATES`.
+        config: the config that was planned.
+        options: further ones of `jaxsens plan` that `jaxsens sweep` needs too, such as --only.
+    """
+    target, text = plan.target, (_FOLDER / TEMPLATES[ending]).read_text("utf-8")
+    gpu, count = target.device.platform == "gpu", target.count
+    name = config.stem
+    # What the job is for stands in the first comment: a limit of time and a number of shards hold for nothing else.
+    points = sum(len(row.expected.points) for row in plan.rows)
+    command = shlex.join(["jaxsens", "plan", str(config), "--on", target.name, *options])
+    made_for = f"# For {points} points on {count} x {target.device.description}, by `{command}`.\n#\n"
+    begin = text.index("# A sweep as")
+    text = text[:begin] + made_for + text[begin:]
+    if TEMPLATES[ending].endswith(".sbatch"):
+        hours, minutes = divmod(plan.minutes, 60)
+        text = _line(text, "#SBATCH --array=", f"0-{plan.shards - 1}")
+        text = _line(text, "#SBATCH --time=", f"{hours:02}:{minutes:02}:00")
+        if gpu:
+            text = text.replace(
+                "#SBATCH --cpus-per-task", f"#SBATCH --gpus-per-task={count}\n#SBATCH --cpus-per-task"
+            )
+        if options:
+            text = text.replace('"${@:3}"', f'{shlex.join(options)} "${{@:3}}"')
+        text = re.sub(r"config=\$\{1:\?.*\}", f"config=${{1:-{config}}}", text)
+        return re.sub(r"out=\$\{2:\?.*\}", f"out=${{2:-results/{name}}}", text)
+    for key in ("completions", "parallelism", "maxFailedIndexes"):
+        text = _line(text, f"  {key}: ", str(plan.shards))
+    text = text.replace("$(INDEX)/16", f"$(INDEX)/{plan.shards}").replace("configs/cluster.toml", str(config))
+    text = text.replace("each of 16 pods", f"each of {plan.shards} pods")
+    text = text.replace(
+        "  completionMode:", f"  activeDeadlineSeconds: {60 * plan.minutes * 10}\n  completionMode:"
+    )
+    text = text.replace("image: jaxsens:latest", f"image: jaxsens:{'cuda13' if gpu else 'tpu'}")
+    place = "            - --compilation-cache\n"
+    text = text.replace(place, "".join(f"            - {json.dumps(word)}\n" for word in options) + place)
+    if gpu:
+        return re.sub(r'# (nvidia\.com/gpu: )"1"', rf'\1"{count}"', text)
+    tpu = plan.target.device.tpu
+    if tpu is None or plan.target.slice is None:
+        raise TypeError(f"{plan.target.name}: a device of no platform")
+    text = re.sub(r'# (google\.com/tpu: )"4"', rf'\1"{count}"', text)
+    text = re.sub(r"^( +)# ((?:nodeSelector:|  cloud\.google).*)$", r"\1\2", text, flags=re.MULTILINE)
+    text = text.replace("tpu-v5-lite-podslice", tpu.kubernetes)
+    return text.replace("gke-tpu-topology: 2x2", f"gke-tpu-topology: {tpu.slices[plan.target.slice]}")
+
+
+def _line(text: str, begin: str, value: str) -> str:
+    """Replaces what follows the one line that begins so, up to its comment."""
+    changed, count = re.subn(rf"^{re.escape(begin)}[^\s]+", begin + value, text, flags=re.MULTILINE)
+    if count != 1:
+        raise ValueError(f"{count} lines begin with {begin!r}")
+    return changed
 
 
 @dataclass(frozen=True)
@@ -65,7 +371,6 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     Args:
         options: What is planned.
     """
-    from jaxsens.cli.planning.plan import TEMPLATES, job_file, known_devices, planned, target_called
     from jaxsens.core.sweeps.config import load_sweep_config
     from jaxsens.core.sweeps.points import select
 
@@ -142,109 +447,3 @@ def _lines(plan: Plan) -> list[str]:
         f"tenth of the rates is reached: {plan.device_hours:.2g} device-hours in all. A shard that runs out of time "
         "goes on where it was",
     ]
-
-
-_MEANING = re.compile(r"^ *(\w+(?:, \w+)*): (.+(?:\n {8,}\S.*)*)", re.MULTILINE)
-"""What a docstring says of an attribute, or of several."""
-
-
-def schema() -> int:
-    """Print the JSON schema of sweep configs, for editors.
-
-    For example: jaxsens schema > sweep.schema.json
-    """
-    print(json.dumps(config_schema(), indent=1))
-    return 0
-
-
-def config_schema() -> dict[str, Any]:
-    """Returns the JSON schema of a sweep's config, with the tables that installed packages bring."""
-    from jaxsens.core.base.registry import entries, load
-    from jaxsens.core.models.transformer.config import TransformerConfig
-    from jaxsens.core.models.transformer.module import kinds
-    from jaxsens.core.sweeps.config import BUILT_IN, SweepTables
-    from jaxsens.core.sweeps.sources import naming
-
-    config, model = _table(SweepTables), _table(TransformerConfig)
-    about = "the kind of network with random weights; each has fields of its own"
-    model["properties"] |= {"kind": {"enum": [*kinds()], "default": "transformer", "description": about}}
-    model["properties"] |= {key: {"description": "a model that is not drawn at random"} for key in naming()}
-    # Constructions, baselines and published models have keys of their own.
-    model = {
-        **model,
-        "additionalProperties": True,
-        "description": "The model; variants change some of its keys.",
-    }
-    del model["required"]
-    config["properties"] |= {"model": model}
-    config["properties"]["variants"]["items"] = {"enum": [*BUILT_IN]}
-    for name in entries("sweep_tables"):
-        config["properties"][name] = _table(load("sweep_tables", name))
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **config}
-
-
-def _table(kind: type[Any]) -> dict[str, Any]:
-    """The schema of a dataclass, whose fields are the keys of a table."""
-    from jaxsens.core.base.registry import Option
-
-    docs = [inspect.getdoc(base) or "" for base in kind.__mro__ if base.__module__.startswith("jaxsens.")]
-    meanings: dict[str, str] = {}
-    for names, meaning in _MEANING.findall("\n".join(docs[::-1])):
-        if not meaning.startswith("as for every"):  # a base class says it
-            meanings |= dict.fromkeys(names.split(", "), " ".join(meaning.split()))
-    hints, keys, required = get_type_hints(kind, include_extras=True), {}, []
-    for field in fields(kind):
-        value = _value(hints[field.name])
-        if field.name in meanings:
-            value["description"] = meanings[field.name]
-        default = field.default if field.default_factory is MISSING else field.default_factory()
-        if default is MISSING:
-            required.append(field.name)
-        elif isinstance(default, Option):
-            value["default"] = default.kind
-        elif isinstance(default, str | int | float | tuple):  # keys of a table have defaults of their own
-            value["default"] = [*default] if isinstance(default, tuple) else default
-        keys[field.name] = value
-    table = {"type": "object", "description": " ".join(docs[0].split("\n\n")[0].split()), "properties": keys}
-    return {**table, "required": required, "additionalProperties": False}
-
-
-def _value(hint: Any) -> dict[str, Any]:
-    """The schema of a value of a type; {} where it has no schema of JSON, and nothing is said of it."""
-    import pydantic
-
-    from jaxsens.core.base.registry import Option
-
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        written = [getattr(one, "json_schema_input_type", None) for one in parts[1:]]
-        return _value(next((one for one in written if get_origin(one) is not None), parts[0]))
-    if origin in (UnionType, Union):
-        each = [_value(part) for part in parts if part is not NoneType]
-        each = [one for k, one in enumerate(each) if one and one not in each[:k]]
-        return each[0] if len(each) == 1 else {"anyOf": each} if each else {}
-    if origin in (list, tuple, Sequence):
-        return {"type": "array", "items": _value(parts[0])}
-    if inspect.isclass(hint) and issubclass(hint, Option):
-        return _option(hint)
-    if inspect.isclass(hint) and hint.__module__.startswith("jaxsens.core.models.parts."):
-        return {"type": "object", "required": ["type"]}  # the class, with its fields
-    if inspect.isclass(hint) and is_dataclass(hint):
-        return _table(hint)
-    try:
-        return pydantic.TypeAdapter(hint).json_schema()
-    except pydantic.errors.PydanticUserError:
-        return {}
-
-
-def _option(base: Any) -> dict[str, Any]:
-    """The schema of an argument such as `flips`: the name of a kind, a table with its fields, or a shorthand."""
-    kinds = {name: kind for name, kind in base.kinds.items() if getattr(kind, "portable", True)}
-    tables = []
-    for name, kind in kinds.items():
-        table = _table(kind)
-        table["properties"].pop("seed", None)  # the seed of each point draws
-        table["properties"] = {"kind": {"const": name}, **table["properties"]}
-        tables.append({**table, "required": ["kind", *table["required"]]})
-    shorthands = [{"type": "integer"}, {"type": "array"}] if "shorthand" in vars(base) else []
-    return {"anyOf": [{"enum": [*kinds]}, *tables, *shorthands]}

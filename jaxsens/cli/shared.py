@@ -25,7 +25,7 @@ from jaxsens.core.base.program_cache import KeptPrograms, cache_in
 from jaxsens.core.base.text import print_text, printable
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.jobs.job import Outcome
+    from jaxsens.core.sweeps.job import Outcome
 
 
 def _integer(values: list[str]) -> int:

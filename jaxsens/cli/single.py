@@ -21,10 +21,9 @@ from jaxsens.core.base.text import print_text
 from jaxsens.core.engines.request import default_flips
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.models.adapters import as_model
-from jaxsens.core.results.interrupted import MeasurementInterrupted
 from jaxsens.core.results.measured import as_text, ceiling
-from jaxsens.core.results.pictures.view import in_context
-from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.results.picture import in_context
+from jaxsens.core.results.result import FlipSensitivity, MeasurementInterrupted
 from jaxsens.core.sweeps.config import BUILT_IN, Variant, check_label, config_class
 from jaxsens.core.sweeps.inputs import RandomWords
 from jaxsens.core.sweeps.sources import ModelSource, changed, naming, read_source, source_kind

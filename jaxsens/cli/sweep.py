@@ -39,7 +39,7 @@ from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, ProcessLost, collecting
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.jobs.job import Job, Outcome
+    from jaxsens.core.sweeps.job import Job, Outcome
     from jaxsens.core.sweeps.points import Point
     from jaxsens.core.sweeps.sweep import Sweep
 
@@ -154,13 +154,9 @@ class InJob(OptionGroup):
                 problems.add("--process", self.process, f"from 0 to --processes - 1, of {self.processes}")
 
 
-NO_JOB = InJob()
-"""The options where there is no job."""
-
-
 def sweep(
     options: Annotated[SweepOptions, tyro.conf.arg(name="")],
-    job: Annotated[InJob, tyro.conf.arg(name="")] = NO_JOB,
+    job: Annotated[InJob, tyro.conf.arg(name="")] = InJob(),  # noqa: B008, RUF100 - frozen
 ) -> int:
     """Measure variants at every length and seed; write a report.
 
@@ -198,7 +194,7 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], options: MeasuredOptions) 
 
     Of a shard, others measure the points that are missing, so that there is no report before they are there.
     """
-    from jaxsens.core.sweeps.jobs.job import why_unwritable
+    from jaxsens.core.sweeps.job import why_unwritable
     from jaxsens.core.sweeps.status import counts_text
 
     (_, out), quiet = options.places, options.quiet
@@ -241,7 +237,7 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     import jax
 
     from jaxsens.core.sweeps import distributed
-    from jaxsens.core.sweeps.jobs.job import run
+    from jaxsens.core.sweeps.job import run
     from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 

@@ -55,7 +55,7 @@ def train(config: Config, /, *, given: Running) -> int:
         given: Where, and how.
     """
     check_folder("train", given.out)
-    from jaxsens.core.sweeps.jobs.progress import watching
+    from jaxsens.core.sweeps.progress import watching
     from jaxsens.training.config import TrainConfig
     from jaxsens.training.loop import TrainingDiverged, TrainingInterrupted
     from jaxsens.training.loop import train as run
@@ -119,7 +119,7 @@ def generalisation(config: Config, /, *, given: Running) -> int:
         given: Where, and how.
     """
     check_folder("generalisation", given.out)
-    from jaxsens.core.sweeps.jobs.job import run
+    from jaxsens.core.sweeps.job import run
     from jaxsens.training.generalisation import Generalisation
 
     experiment, console = Generalisation.load(config), Console(stderr=True)

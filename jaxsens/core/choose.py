@@ -32,7 +32,7 @@ from jaxsens.core.engines.difference import folded
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import Cost, Engine, EngineChoice
-from jaxsens.core.engines.incremental import incremental_engine
+from jaxsens.core.engines.incremental import IncrementalEngine, incremental_engine
 from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto, Difference, Incremental, Vmap
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips, Rewrite
@@ -98,21 +98,21 @@ def choose(
 
     if isinstance(requested, Vmap):
         return planned(forward)
-    if not flips.plain:
-        if isinstance(requested, Auto):
-            return planned(forward, f"one forward pass per flip serves flips that {flips.does}", "vmap")
-        raise EngineRefusal(
-            f'engine = "{requested.kind}": it replaces one symbol at a time, and cannot serve flips that {flips.does}; '
-            'use engine="vmap"'
-        )
+    candidate = incremental_engine(model, measure, forward.outputs, flips)
     match requested:
-        case Auto():
-            return planned(*_best(work, forward, requested.tier))
         case Incremental():
-            candidate = incremental_engine(model, measure, forward.outputs)
             if candidate is None:
                 raise _refusal(requested, incremental.refusal(model))
             return planned(candidate)
+        case Auto() if flips.plain:
+            return planned(*_best(work, forward, candidate, requested.tier))
+        case Auto():
+            return planned(*_best_rewriting(work, forward, candidate, requested.tier, flips.does))
+        case _ if not flips.plain:
+            raise EngineRefusal(
+                f'engine = "{requested.kind}": it replaces one symbol at a time, and cannot serve flips that '
+                f'{flips.does}; use engine="auto"'
+            )
         case Difference():
             refusal = difference.refusal(config)
             if config is None or refusal is not None:
@@ -306,10 +306,20 @@ def _difference(work: Work, config: TransformerConfig, forward: VmapEngine) -> t
     return (engine, how) if long and config.layers < 3 else (wider, f"; {WIDE}{how}")
 
 
-def _best(work: Work, forward: VmapEngine, calls: int) -> tuple[Engine, str, str]:
+def _best_rewriting(
+    work: Work, forward: VmapEngine, candidate: IncrementalEngine | None, calls: int, does: str
+) -> tuple[Engine, str, str]:
+    """Returns what `_best` does for flips that do more than replace one symbol, which two engines serve."""
+    if candidate is None or work.seconds(forward, calls) <= work.seconds(candidate, calls):
+        return forward, f"one forward pass per flip serves flips that {does}", "vmap"
+    return candidate, f"it computes only what flips that {does} change", "incremental"
+
+
+def _best(
+    work: Work, forward: VmapEngine, candidate: IncrementalEngine | None, calls: int
+) -> tuple[Engine, str, str]:
     """Returns the accurate engine that is estimated to be fastest, the reason, and its name."""
     model, config = work.model, work.model.config
-    candidate = incremental_engine(model, forward.measure, forward.outputs)
     if candidate is not None and config is None:
         return candidate, "it computes only what a flip changes", "incremental"
     refusal = difference.refusal(config)

@@ -30,10 +30,8 @@ from jaxsens.core.models.transformer.module import activation_bytes
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.placement.run import PROGRESS, Finished, Measuring, Progress, progress_of
 from jaxsens.core.results import rounding
-from jaxsens.core.results.interrupted import MeasurementInterrupted, check_texts, each_text
-from jaxsens.core.results.measured import MeasuredFlips, Provenance, RequestRecord, requested
-from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.results.resuming import Remaining
+from jaxsens.core.results.measured import MeasuredFlips, Provenance, Remaining, RequestRecord, requested
+from jaxsens.core.results.result import FlipSensitivity, MeasurementInterrupted, check_texts, each_text
 
 
 class CallOptions(TypedDict, total=False):

@@ -10,8 +10,9 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
 from rich.console import Console
 
 from jaxsens.core.base.errors import InputError, Problem, Problems, collecting
@@ -24,6 +25,8 @@ from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement, checked_placement
+from jaxsens.core.report.data import FlipTables
+from jaxsens.core.report.sweep_result import SweepResult
 from jaxsens.core.sweeps.beyond import check_estimates
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Settings, check_points, check_variant, inputs_of
 from jaxsens.core.sweeps.inputs import RandomWords
@@ -39,9 +42,6 @@ from jaxsens.core.sweeps.sweep import (
     table_rows,
 )
 from jaxsens.core.sweeps.tables import PointTable
-
-if TYPE_CHECKING:
-    from jaxsens.core.report.sweep_result import SweepResult
 
 
 class SweepInterrupted(KeyboardInterrupt):
@@ -151,9 +151,6 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepResult:
     Raises:
         InputError: if this is not a sweep directory, no point of it is finished, or a file is damaged.
     """
-    from jaxsens.core.report.data import FlipTables
-    from jaxsens.core.report.sweep_result import SweepResult
-
     folder, plan = Path(directory), read_plan(directory)
     metadata, tables = [], FlipTables()
     for point, flips in read_points(folder, plan):
@@ -180,8 +177,6 @@ def load_sweep(directory: str | os.PathLike[str]) -> SweepResult:
 
 def _run(planned: Sweep, folder: Path) -> SweepResult:
     """Measures what is not done yet, and reads all of it."""
-    import jax
-
     # rich's own bar of a notebook needs ipywidgets, and warns without them: the one of a terminal does in both.
     console = Console(stderr=True, force_jupyter=False, force_terminal=True if Console().is_jupyter else None)
     try:

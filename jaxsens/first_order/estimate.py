@@ -120,6 +120,8 @@ def first_order_engine(model: Model, asked: EstimateOptions, measure: Measure) -
             'or a pair (jaxsens.Layered, parameters); or use engine="vmap"'
         )
     why = weighting_refusal("the first-order engine", layered)
+    if layered.mesh is not None:
+        why = "it keeps a copy of what layers read, and the model's parameters are split over devices"
     if model.config is not None and model.config.centred_scores:
         why = "it forms plain scores, which lose the digits that centred scores keep"
     if why is not None:

@@ -25,8 +25,7 @@ from jaxsens.core.models.adapters import Model
 from jaxsens.core.placement import placement
 from jaxsens.core.placement.program import Ready
 from jaxsens.core.placement.run import Measuring, Progress
-from jaxsens.core.results.interrupted import MeasurementInterrupted
-from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.results.result import FlipSensitivity, MeasurementInterrupted
 from jaxsens.core.results.statistics import RANDOM, TOP, Estimated, strata
 from jaxsens.first_order.engine import FirstOrderEngine
 from jaxsens.first_order.estimate import (

@@ -27,10 +27,10 @@ from jaxsens.core.engines.request import Request
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.models.adapters import Model, as_inputs, as_model, pieces_of
 from jaxsens.core.results.measured import fingerprint
-from jaxsens.core.results.pictures.plot import LARGEST, families, safe_label
-from jaxsens.core.results.pictures.view import ResultView
+from jaxsens.core.results.picture import ResultView
+from jaxsens.core.results.plot import LARGEST, families, safe_label
 from jaxsens.core.results.result import FlipSensitivity, load_with_metadata
-from jaxsens.core.sweeps.jobs.job import write_table as write_csv
+from jaxsens.core.sweeps.job import write_table as write_csv
 from jaxsens.pretrained.model import PretrainedModel, scores_of
 from jaxsens.pretrained.texts import LabelledText
 
@@ -122,10 +122,8 @@ def _check_alike(results: Sequence[FlipSensitivity], problems: Problems) -> None
             problems.add(
                 f"results[{k}]", one, "flips of single positions; those of groups have no single token"
             )
-        if (
-            one.asked.compared()["measure"] != first.compared()["measure"]
-            or one.asked.measure.program != first.measure.program
-        ):
+        own, common = (asked.measure.without_function("") for asked in (one.asked, first))
+        if own != common or one.asked.measure.program != first.measure.program:
             remedy = f"that of results[0] is {first.measure!r}; measure them alike"
             problems.add(f"results[{k}]: measure", one.measure, remedy)
         if one.asked.weights != first.weights:

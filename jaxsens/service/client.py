@@ -24,7 +24,7 @@ from jaxsens.core.measures import Measure
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.run import PROGRESS, progress_of
 from jaxsens.core.results.result import FlipSensitivity, load_result
-from jaxsens.core.sweeps.placement_table import PlacementTable
+from jaxsens.core.sweeps.inputs import PlacementTable
 from jaxsens.service.question import Question
 
 if TYPE_CHECKING:

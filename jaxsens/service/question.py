@@ -18,7 +18,7 @@ from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto
 from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import L2, Measure
-from jaxsens.core.sweeps.placement_table import PlacementTable
+from jaxsens.core.sweeps.inputs import PlacementTable
 
 MOST_INPUTS = 1024
 """The inputs of one question."""

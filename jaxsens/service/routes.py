@@ -30,8 +30,8 @@ from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
-from jaxsens.core.results.pictures.picture import page
-from jaxsens.core.results.pictures.text_picture import picture_bytes
+from jaxsens.core.results.picture import page
+from jaxsens.core.results.plot import picture_bytes
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.service.guard import refusal
 from jaxsens.service.jobs import Jobs

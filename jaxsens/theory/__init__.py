@@ -8,9 +8,8 @@ from jaxsens.theory.hard_attention.misclassified import MisclassifiedPair, miscl
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
 from jaxsens.theory.lemma5 import Lemma5, lemma5
-from jaxsens.theory.search.options import Search
-from jaxsens.theory.search.result import SearchInterrupted, WorstInput
-from jaxsens.theory.search.worst_input import worst_input
+from jaxsens.theory.search.problem import Search
+from jaxsens.theory.search.worst_input import SearchInterrupted, WorstInput, worst_input
 
 __all__ = [
     "CertifiedBound",

@@ -5,6 +5,7 @@ a Flax NNX module; and a simple RNN for PARITY whose weights are set by hand.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
@@ -15,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jaxsens.core.base import inputs
-from jaxsens.core.base.errors import no_rule
+from jaxsens.core.base.errors import no_rule, rule_for
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.strict import OptionalPositive, Positive, checked_by, config, later
 from jaxsens.core.models.parts import initialisation
@@ -256,21 +257,18 @@ def convolution_layer(parameters: ConvolutionLayer, x: Float[Array, "n width"]) 
     return jax.nn.relu(total + parameters.bias)
 
 
+LAYERS: dict[str, Callable[[Any, Array], Array]] = {
+    "lstm": lstm_layer, "rnn": rnn_layer, "convolution": convolution_layer,
+}  # fmt: skip
+
+
 def activations(
     config: BaselineConfig, parameters: BaselineParameters, tokens: Int[Array, " n"]
 ) -> Float[Array, "n width"]:
     """Returns the last layer at every position, before any pooling."""
-    x = parameters.embedding[tokens]
+    x, through = parameters.embedding[tokens], rule_for("a baseline", "kind", config.kind, LAYERS)
     for layer in parameters.layers:
-        match config, layer:
-            case ConvolutionConfig(), ConvolutionLayer():
-                x = convolution_layer(layer, x)
-            case LSTMConfig(), RecurrentLayer():
-                x = lstm_layer(layer, x)
-            case RNNConfig(), RecurrentLayer():
-                x = rnn_layer(layer, x)
-            case other, _:
-                raise no_rule("a baseline", "config", other, (LSTMConfig, RNNConfig, ConvolutionConfig))
+        x = through(layer, x)
     return x
 
 

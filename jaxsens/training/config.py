@@ -1,16 +1,5 @@
 """A training config: a frozen value, made in Python or read strictly from TOML. All wrong fields are reported at once;
 where each is right alone, all that do not fit together.
-
-task = "prediction"                 of the next symbol; or "recognition" of whole words
-seed = 0                            of the first weights, the data and the evaluations
-
-[language]                          name and the options of `jaxsens.formal.languages.language`
-[model]                             kind ("transformer", "lstm", "rnn", "convolution") and its config's fields; the
-                                    alphabet, the logits and the readout follow from the language and the task
-[optimiser]                         steps, learning_rate, schedule, warmup, clip, weight_decay
-[data]                              lengths, distinct, spacing, batch, steps_per_call, curriculum, targets
-[evaluation]                        every, lengths, words
-[checkpoint]                        every, keep
 """
 
 from __future__ import annotations
@@ -258,11 +247,12 @@ class TrainConfig:
     """Everything that determines a training.
 
     Attributes:
-        language: what is learned.
-        model: the network's config. Its `logits` are filled in where they are None: one for each outcome of the
+        language: what is learned; in a file its name and the options of `jaxsens.language`.
+        model: the network's config; in a file without the alphabet, the logits and the readout, which follow from the
+            language and the task. Its `logits` are filled in where they are None: one for each outcome of the
             language to predict the next symbol, one for each label (no member, member) to recognise words.
         optimiser, data, evaluation, checkpoint: see their classes.
-        task: "prediction" or "recognition".
+        task: "prediction" of the next symbol, or "recognition" of whole words.
         seed: of the first weights, the data and the evaluations.
 
     A prediction model reads the boundary symbol, then the word: its output at position i is about the symbol after i
@@ -383,7 +373,9 @@ class TrainConfig:
     def table(self) -> dict[str, Any]:
         """The whole config with every default written out, as JSON values that `from_table` reads."""
         network = {key: value for key, value in plain(self.model).items() if key not in ("type", *DERIVED)}
-        tables = {name: asdict(getattr(self, name)) for name in _TABLES}
+        tables = {
+            name: asdict(getattr(self, name)) for name in ("optimiser", "data", "evaluation", "checkpoint")
+        }
         return {
             "task": self.task,
             "seed": self.seed,
@@ -391,6 +383,3 @@ class TrainConfig:
             "model": {"kind": self.model.kind, **network},
             **json.loads(json.dumps(tables)),
         }
-
-
-_TABLES = ("optimiser", "data", "evaluation", "checkpoint")

@@ -31,7 +31,13 @@ def training_figure(metrics: pandas.DataFrame, evaluations: pandas.DataFrame) ->
     """The loss with the smallest loss possible, and the evaluations by length if there are any."""
     count = 1 if evaluations.empty else 2
     with grid("Progress of the training", count, count, (6.0, 4.2)) as (figure, places):
-        _draw_loss(places[0], metrics)
+        known, steps = bool((metrics["optimum"] > 0).any()), metrics["step"]
+        places[0].plot(steps, metrics["loss"], color=line_style(0).colour, linewidth=1.4, label="loss")
+        if known:
+            optimum = metrics["optimum"]
+            places[0].plot(steps, optimum, color=GREY, linewidth=1.0, label="smallest possible loss")
+        label = "cross-entropy (nats), mean over positions" if known else "loss (nats)"
+        places[0].set(title="Loss", ylabel=label)
         if not evaluations.empty:
             _draw_evaluations(places[1], evaluations)
         for axes in places:
@@ -63,33 +69,12 @@ def read_table(path: Path) -> pandas.DataFrame:
     return pd.read_csv(path).astype(np.float64) if path.is_file() else pd.DataFrame()
 
 
-def _draw_loss(axes: Axes, metrics: pandas.DataFrame) -> None:
-    known, steps = bool((metrics["optimum"] > 0).any()), metrics["step"]
-    axes.plot(steps, metrics["loss"], color=line_style(0).colour, linewidth=1.4, label="loss")
-    if known:
-        axes.plot(steps, metrics["optimum"], color=GREY, linewidth=1.0, label="smallest possible loss")
-    axes.set_title("Loss")
-    axes.set_ylabel("cross-entropy (nats), mean over positions" if known else "loss (nats)")
-
-
 def _draw_evaluations(axes: Axes, evaluations: pandas.DataFrame) -> None:
-    predicts = "cross_entropy" in evaluations.columns
-    column, best, label = (
-        ("excess", 0.0, "cross-entropy above the optimum (nats)")
-        if predicts
-        else ("accuracy", 1.0, "share of words labelled correctly")
-    )
+    column, best, label = "accuracy", 1.0, "share of words labelled correctly"
+    if "cross_entropy" in evaluations.columns:
+        column, best, label = "excess", 0.0, "cross-entropy above the optimum (nats)"
     for k, (n, rows) in enumerate(evaluations.groupby("n")):
-        colour, marker, label_n = line_style(k).colour, line_style(k).marker, f"n = {n:g}"
-        axes.plot(
-            rows["step"],
-            rows[column],
-            color=colour,
-            marker=marker,
-            markersize=4,
-            linewidth=1.2,
-            label=label_n,
-        )
+        style = {"color": line_style(k).colour, "marker": line_style(k).marker, "markersize": 4}
+        axes.plot(rows["step"], rows[column], linewidth=1.2, label=f"n = {n:g}", **style)
     axes.axhline(best, color=GREY, linewidth=0.8)
-    axes.set_title("Evaluations")
-    axes.set_ylabel(label)
+    axes.set(title="Evaluations", ylabel=label)

@@ -18,7 +18,7 @@ from jaxsens.core.base.programs import compiled, numerics
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import check_tokens
 from jaxsens.core.models.transformer.trace import SCORES_IN_MEMORY
-from jaxsens.core.sweeps.jobs.job import Record
+from jaxsens.core.sweeps.job import Record
 from jaxsens.formal.languages import Dyck, Language, language
 from jaxsens.training.config import Task, TrainableConfig, logits_of
 from jaxsens.training.steps import readout_logits, sequence_logits, with_boundary

@@ -1,16 +1,5 @@
 """Length generalisation: models trained on short words of several languages, and their accuracy by bin of lengths.
 
-title = "..."
-claim = "..."
-seeds = 3                           of the trainings: 0, 1, 2, or a list
-bins = [[1, 50], [51, 100]]         least and largest length of each bin
-lengths_per_bin = 2                 evaluated, evenly spaced, the largest among them
-words = 200                         at each of these lengths
-
-[[language]]                        label, task ("prediction" or "recognition"), and a language's name and options
-[[model]]                           label, and the fields of a training config's [model]
-[data], [optimiser]                 as in a training config; the same for all
-
 A word counts as right if a recogniser labels it right, or if a predictor tells at every position which symbols may come
 next (`jaxsens.training.evaluation.next_symbols`).
 """
@@ -37,8 +26,8 @@ from jaxsens.core.base.strict import STRICT, Positive, checked_by, parse_toml, r
 from jaxsens.core.base.text import markdown_table
 from jaxsens.core.report.panels import grid, write_figure
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Seeds
-from jaxsens.core.sweeps.jobs.job import Named, RowsJob, write_table
-from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.job import Named, RowsJob, write_table
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.training.config import DataConfig, OptimiserConfig, TrainConfig
 from jaxsens.training.evaluation import accuracy, next_symbols
 from jaxsens.training.loop import train_shown

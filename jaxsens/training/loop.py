@@ -21,7 +21,7 @@ from jaxsens.core.base.files import only_inside, place_of, write_text
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.stopping import ENDING, StopRequest, noting
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
-from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.training import checkpoints
 from jaxsens.training.checkpoints import TrainedModel, load_checkpoint
 from jaxsens.training.config import TrainConfig

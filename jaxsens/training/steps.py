@@ -14,7 +14,6 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import no_rule
 from jaxsens.core.models.parts.choices import rows_times
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import Tokens
@@ -145,12 +144,9 @@ class TrainState(NamedTuple):
 def schedule(config: OptimiserConfig) -> optax.Schedule:
     """The learning rate as a function of the step: with a warmup 0 at step 0, and the largest after it."""
     largest, warmup = config.learning_rate, config.warmup
-    match config.schedule:
-        case "constant":
-            return optax.warmup_constant_schedule(0.0 if warmup else largest, largest, warmup)
-        case "warmup-cosine":
-            return optax.warmup_cosine_decay_schedule(0.0, largest, warmup, config.steps)
-    raise no_rule("schedule", "schedule", config.schedule, ("constant", "warmup-cosine"))
+    if config.schedule == "constant":
+        return optax.warmup_constant_schedule(0.0 if warmup else largest, largest, warmup)
+    return optax.warmup_cosine_decay_schedule(0.0, largest, warmup, config.steps)
 
 
 def transformation(config: OptimiserConfig) -> optax.GradientTransformation:

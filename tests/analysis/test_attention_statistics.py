@@ -18,9 +18,7 @@ import pytest
 import jaxsens
 from jaxsens import load_sweep
 from jaxsens.analysis import attention_statistics, statistics
-from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ATTENTION_STATISTICS
-from jaxsens.analysis.tables.report import attention_sections
-from jaxsens.analysis.tables.sweep import AttentionTable
+from jaxsens.analysis.tables.sweep import ATTENTION_STATISTICS, AttentionTable
 from jaxsens.core.base import errors
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import MASKS, SlidingWindow
@@ -295,7 +293,7 @@ def test_points_without_the_statistics_are_measured_again_and_no_others(swept):
 def test_the_table_has_the_means_over_words_rows_and_flipped_keys(swept):
     folder, sweep, _ = swept
     table = pd.read_csv(folder / "attention.csv")
-    assert tuple(table.columns) == ATTENTION_COLUMNS
+    assert tuple(table.columns) == AttentionTable.columns
     assert len(table) == 6 * 3  # one head and two
     point = next(point for point in sweep.points if point.variant == "average-hard" and point.n == 8)
     model = point.model()
@@ -329,14 +327,14 @@ def test_the_report_shows_each_statistic_by_layer(swept):
     assert second[2] == f"{np.median(table.groupby('seed')['largest_read'].median()):.3g}"
     # The same rows as medians of all rows, and with a power of n that is known.
     known = [row | {"largest": 3.0 * row["n"] ** -0.5} for row in data.results["attention"]]
-    (powers,) = attention_sections(AttentionTable(), data, known)
+    (powers,) = AttentionTable().sections(data, known)
     assert powers.tables[0].rows[1][3].startswith("\N{MINUS SIGN}0.50")
-    (each,) = attention_sections(AttentionTable(heads="each"), data, data.results["attention"])
+    (each,) = AttentionTable(heads="each").sections(data, data.results["attention"])
     assert [row[:2] for row in each.tables[0].rows if row[1] == "2"] == [
         ("average-hard, head 1", "2"),
         ("average-hard, head 2", "2"),
     ]
-    assert not attention_sections(AttentionTable(), data, [])
+    assert not AttentionTable().sections(data, [])
 
 
 def test_what_a_sweep_cannot_have_is_refused():

@@ -19,10 +19,10 @@ from jaxsens import InputError, Transformer, compile_formula, logic
 from jaxsens.cli import main
 from jaxsens.formal.constructions.catalogue import LENGTH_INDEPENDENT, REFERENCES
 from jaxsens.formal.constructions.conditions import CONDITIONS
-from jaxsens.formal.constructions.dyck import dyck
+from jaxsens.formal.constructions.programs import dyck
+from jaxsens.formal.constructions.table import TablePlan, markdown
 from jaxsens.formal.logic import formulas
 from jaxsens.formal.logic.counting import BUILT_IN
-from jaxsens.formal.tables.constructions_table import TablePlan, markdown
 from jaxsens.languages import NAMES
 from jaxsens.logic import LIBRARY
 

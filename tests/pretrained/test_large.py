@@ -82,6 +82,9 @@ def test_kept_in_bfloat16_and_split_a_model_has_the_same_numbers(
     plain, *others = loaded(folder_in_bfloat16(tmp_path, family, options))
     placement = jaxsens.Placement(mesh_of(4), batch_size=4)
     expected = jaxsens.flip_sensitivity(plain, IDS, engine="vmap", placement=placement)
+    *_, split = others
+    by_rows = jaxsens.flip_sensitivity(split, IDS, engine="incremental", placement=placement)
+    np.testing.assert_allclose(by_rows.norms, expected.norms, rtol=1e-4, atol=1e-5)
     for model in others:
         # To the last bit with jax 0.10; other versions fuse the two programs in other ways.
         np.testing.assert_allclose(np.asarray(model(IDS)), np.asarray(plain(IDS)), rtol=1e-5, atol=1e-5)

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 
 import jaxsens
 from jaxsens.core.base.errors import collecting
-from jaxsens.core.results.pictures.plot import families
-from jaxsens.core.results.pictures.view import text_pieces
+from jaxsens.core.results.picture import text_pieces
+from jaxsens.core.results.plot import families
 from jaxsens.pretrained.tokenizer import FolderTokenizer, read_tokenizer
 from tests.pretrained.folders import write_folder
 from tests.refusals import refused

@@ -13,7 +13,7 @@ import pytest
 from jaxsens import Substitute, compile_formula, flip_sensitivity
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.score_positions import RelativeBias
-from jaxsens.core.sweeps.jobs.job import run
+from jaxsens.core.sweeps.job import run
 from jaxsens.theory.hard_attention import misclassified
 from jaxsens.theory.hard_attention import restrict as restricting
 from jaxsens.theory.hard_attention.checker import check

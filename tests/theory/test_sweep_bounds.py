@@ -10,9 +10,9 @@ import pytest
 
 from jaxsens import InputError, Placement
 from jaxsens.core.report.report import build_report
+from jaxsens.core.sweeps import job as jobs
 from jaxsens.core.sweeps.config import parse_sweep_config
-from jaxsens.core.sweeps.jobs import job as jobs
-from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.sweep import RecordsJob, read_plan, read_records
 from jaxsens.theory.tables import sweep as bounds
 from jaxsens.theory.tables.record import BoundRecord

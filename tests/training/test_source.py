@@ -16,7 +16,7 @@ from jaxsens.cli import main
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.sweeps.config import load_sweep_config
 from jaxsens.core.sweeps.inputs import Symbols
-from jaxsens.core.sweeps.jobs.job import run
+from jaxsens.core.sweeps.job import run
 from jaxsens.core.sweeps.points import read_point
 from jaxsens.core.sweeps.sources import ModelSource, read_source
 from jaxsens.core.sweeps.sweep import run_sweep

@@ -9,15 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ATTENTION_STATISTICS, Shown
 from jaxsens.core.base.errors import rule_for
-from jaxsens.core.report.data import Spread, spreads
+from jaxsens.core.report.data import SweepData, spreads, text
 from jaxsens.core.report.figures import ReportFigure, fitted_power, panel_figure, powers
 from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import Guide, Line, Panel, line_style
-from jaxsens.core.report.sweep_data import SweepData
-from jaxsens.core.report.texts import text
 
 if TYPE_CHECKING:
     import pandas
@@ -28,7 +25,7 @@ NAMES = {
     "first": "attention on the first key",
     "flipped": "attention on a flipped key",
 }
-"""The statistics in words."""
+"""The statistics in words, in the order of their figures."""
 
 HEADINGS = {
     "largest": "Does attention stay on single keys as inputs grow? The largest weight of a row",
@@ -47,22 +44,22 @@ class AttentionData:
     Attributes:
         table: the table of attention.csv.
         variants: those that have some, in the order of the config.
-        shown: says which rows and heads are shown.
+        rows, heads: which are shown, as in an `[attention]` table.
     """
 
     table: pandas.DataFrame
     variants: Sequence[str]
-    shown: Shown
+    rows: str
+    heads: str
 
     def column(self, statistic: str) -> str:
         """The column of a statistic, for the rows that are shown."""
-        rule_for("the report", "rows", self.shown.rows, ROWS)
-        return statistic if self.shown.rows == "all" else f"{statistic}_read"
+        return statistic if self.rows == "all" else f"{statistic}_read"
 
     @cached_property
     def lines(self) -> pandas.DataFrame:
         """A row per point, layer and line: the median over heads, or each head. "line" names a line of a panel."""
-        if self.shown.heads == "each":
+        if self.heads == "each":
             names = self.table["variant"] + ", head " + (self.table["head"] + 1).astype(str)
             return self.table.assign(line=names)
         keys = ["variant", "n", "seed", "layer"]
@@ -75,34 +72,30 @@ class AttentionData:
         pairs = dict.fromkeys(zip(self.lines["line"], self.lines["layer"], strict=True))
         return tuple((str(line), int(layer)) for line, layer in pairs)
 
-    def values(self, line: str, layer: int, statistic: str) -> dict[Any, Spread]:
-        """The spread over seeds of a statistic, by length."""
-        rows = self.lines.query("line == @line and layer == @layer")
-        return spreads(rows.assign(variant=line), line, self.column(statistic))
+    def of(self, line: str, layer: int) -> pandas.DataFrame:
+        """The rows of a line of a layer's panel."""
+        return self.lines.query("line == @line and layer == @layer")
 
     def fit(self, line: str, layer: int, statistic: str) -> ExponentFit:
         """The power of n of a statistic."""
-        rows = self.lines.query("line == @line and layer == @layer")
+        rows = self.of(line, layer)
         columns = (rows["n"], rows[self.column(statistic)].astype(float), rows["seed"])
         return fit_exponent(*columns, line, NAMES[statistic])
 
-    def median(self, line: str, layer: int, n: int, statistic: str) -> float:
-        """The median over seeds at a length; NaN if a seed has none there."""
-        rows = self.lines.query("line == @line and layer == @layer and n == @n")
-        return float(np.median(rows[self.column(statistic)].to_numpy(np.float64))) if len(rows) else np.nan
 
-
-def attention_sections(table: Shown, data: SweepData, rows: Sequence[Mapping[str, Any]]) -> list[Section]:
+def attention_sections(
+    data: SweepData, results: Sequence[Mapping[str, Any]], rows: str, heads: str
+) -> list[Section]:
     """The section of a report on the rows of attention.csv; none without rows."""
     import pandas as pd
 
-    if not rows:
+    if not results:
         return []
-    measured = {row["variant"] for row in rows}
-    variants = tuple(name for name in data.names if name in measured)
-    shown = AttentionData(pd.DataFrame(rows, columns=[*ATTENTION_COLUMNS]), variants, table)
-    figures = [attention_figure(shown, statistic) for statistic in ATTENTION_STATISTICS]
-    about = text("attention", rows=ROWS[table.rows])
+    rule_for("the report", "rows", rows, ROWS)
+    table = pd.DataFrame(results)
+    shown = AttentionData(table, [name for name in data.names if name in {*table["variant"]}], rows, heads)
+    figures = [attention_figure(shown, statistic) for statistic in NAMES]
+    about = text("attention", rows=ROWS[rows])
     return [Section("Attention", [about], figures=figures, tables=[attention_table(shown)])]
 
 
@@ -114,12 +107,13 @@ def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
         lines = []
         for k, line in enumerate(line for line, own in data.places if own == layer):
             label = f"{line}:  {fitted_power(data.fit(line, layer, statistic))}" if log else line
-            lines.append(Line(label, line_style(k), data.values(line, layer, statistic)))
+            values = spreads(data.of(line, layer).assign(variant=line), line, data.column(statistic))
+            lines.append(Line(label, line_style(k), values))
         guides = powers(lines, (lengths[0], lengths[-1]), {"1/n": -1})
         if not log:
             guides = (Guide("log n", lengths, [float(np.log(n)) for n in lengths]),)
         panels.append(Panel(f"Layer {layer + 1}", name, lines, lengths, guides, log=log))
-    each = data.shown.heads == "each"
+    each = data.heads == "each"
     heads = "Each head is a line." if each else "Lines are medians over the heads of a layer."
     scale = text("attention-log" if log else "attention-entropy")
     about = f"{name.capitalize()} against input length for {enumeration(data.variants)}."
@@ -133,8 +127,9 @@ def attention_table(data: AttentionData) -> ReportTable:
     longest = max(int(n) for n in data.table["n"])
 
     def value(statistic: str, place: tuple[str, int]) -> str:
-        found = data.median(*place, longest, statistic)
-        return DASH if np.isnan(found) else f"{found:.3g}"
+        rows = data.of(*place).query(f"n == {longest}")
+        found = np.median(rows[data.column(statistic)].to_numpy(np.float64)) if len(rows) else np.nan
+        return DASH if np.isnan(found) else f"{found:.3g}"  # NaN if a seed has none there
 
     def power(statistic: str, place: tuple[str, int]) -> str:
         fit = data.fit(*place, statistic)
@@ -144,7 +139,7 @@ def attention_table(data: AttentionData) -> ReportTable:
         "variant": lambda place: place[0],
         "layer": lambda place: str(place[1] + 1),
     }
-    for name in ATTENTION_STATISTICS:
+    for name in NAMES:
         columns[f"{name}, value"] = partial(value, name)
         if name != "entropy":
             columns[f"{name}, power of n"] = partial(power, name)

@@ -11,7 +11,6 @@ from jaxtyping import Int
 from pydantic import ConfigDict
 
 from jaxsens.analysis.statistics import attention_statistics, mean_of_known
-from jaxsens.analysis.tables.columns import ATTENTION_COLUMNS, ROW_STATISTICS
 from jaxsens.core.base.errors import Problems
 from jaxsens.core.base.strict import STRICT
 from jaxsens.core.engines.engine import Cost
@@ -23,6 +22,12 @@ from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.points import PointMetadata
 from jaxsens.core.sweeps.sources import ModelSource
 from jaxsens.core.sweeps.tables import PointTable
+
+ROW_STATISTICS = ("largest", "entropy", "first")
+
+ATTENTION_STATISTICS = (*ROW_STATISTICS, "flipped")
+"""What is kept of every layer and head, as means over all rows that see a key; with "_read" appended, of the row that
+is read. "flipped" is the mean weight on a key that was flipped."""
 
 AttentionValues = dict[str, list[list[float | None]]]
 """Statistics by name, layer and head; None where a layer has fewer heads, or no row sees a key."""
@@ -38,7 +43,11 @@ class AttentionTable(PointTable):
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
-    columns = ATTENTION_COLUMNS
+    columns = (
+        *("variant", "n", "seed", "layer", "head"),  # a row for each point, layer and head, which are 0-based
+        *ATTENTION_STATISTICS,
+        *(f"{name}_read" for name in ATTENTION_STATISTICS),
+    )
     rows: Literal["all", "read"] = "all"
     heads: Literal["median", "each"] = "median"
 
@@ -74,7 +83,7 @@ class AttentionTable(PointTable):
     def sections(self, data: Any, results: Sequence[Mapping[str, Any]]) -> list[Any]:
         from jaxsens.analysis.tables.report import attention_sections
 
-        return attention_sections(self, data, results)
+        return attention_sections(data, results, self.rows, self.heads)
 
     def cost(self, model: Model, n: int) -> Cost:
         """Returns that of hard attention."""

@@ -69,11 +69,7 @@ def nudged(f: Callable[..., Array], salt: Array) -> Callable[..., Array]:
 
 def inlined(f: Callable[..., Array]) -> Callable[..., Array]:
     """Returns f without calls of functions, but for those of loops and branches."""
-
-    def bound(equation: Any, operands: Sequence[Any], place: int, seen: bool) -> list[Any]:
-        return _bound(equation, operands)
-
-    return lambda *args: _run(jax.make_jaxpr(f)(*args), jax.tree.leaves(args), bound)[0]
+    return lambda *args: _run(jax.make_jaxpr(f)(*args), jax.tree.leaves(args), _bound)[0]
 
 
 def choices(f: Callable[[Array], Array], x: Array) -> list[Array]:
@@ -129,7 +125,7 @@ def _run(
     return [read(atom) for atom in closed.jaxpr.outvars]
 
 
-def _bound(equation: Any, operands: Sequence[Any]) -> list[Any]:
+def _bound(equation: Any, operands: Sequence[Any], *_: Any) -> list[Any]:
     results = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
     return list(results) if equation.primitive.multiple_results else [results]
 

@@ -86,26 +86,25 @@ class Platform:
         return min(arguments + self.memory, memory)
 
 
-def _accelerator(name: str, float64: bool) -> Platform:
-    """An accelerator needs large products, and its budget is what the smallest that is in use can spare. The scores of
-    128 flips of 1024 symbols keep it busy; of eight times as many the program is compiled twice, for want of memory."""
-    return Platform(
-        name,
-        memory=2**33,
-        float64=float64,
-        # What an H200 reached, a third of its data sheet, and its first calls: benchmarks/README.md.
-        rate=2e13,
-        wide_rate=1e13,
-        compiling=1.4,
-        threads=False,
-        batches=1,
-        forward_symbols=2**17,
-        difference_symbols=2**22,
-        difference_flips=2**22,
-        folded_flips=2**12,
-        estimated_flips=2**12,
-        cached_scores=None,
-    )
+# An accelerator needs large products, and its budget is what the smallest that is in use can spare. The scores of
+# 128 flips of 1024 symbols keep it busy; of eight times as many the program is compiled twice, for want of memory.
+_GPU = Platform(
+    "gpu",
+    memory=2**33,
+    float64=True,
+    # What an H200 reached, a third of its data sheet, and its first calls: benchmarks/README.md.
+    rate=2e13,
+    wide_rate=1e13,
+    compiling=1.4,
+    threads=False,
+    batches=1,
+    forward_symbols=2**17,
+    difference_symbols=2**22,
+    difference_flips=2**22,
+    folded_flips=2**12,
+    estimated_flips=2**12,
+    cached_scores=None,
+)
 
 
 class _Platforms(dict[str, Platform]):
@@ -134,12 +133,14 @@ PLATFORMS = _Platforms(
         estimated_flips=256,
         cached_scores=2**18,
     ),
-    gpu=_accelerator("gpu", float64=True),
+    gpu=_GPU,
     # XLA emulates float64 on a TPU by pairs of float32, with fewer digits and the range of float32.
     # It makes six products in bfloat16 of one in float32, and unrolls each over its tiles: a program for 2**17 rows
     # of 64 numbers took up to 30 times as long to compile for a v6e as one for 2**12, which fill its units as well.
     tpu=replace(
-        _accelerator("tpu", float64=False),
+        _GPU,
+        name="tpu",
+        float64=False,
         # A third of a v5e's data sheet, not measured; programs compiled for a v5e took 14 to 32 times as long.
         rate=1e13,
         wide_rate=5e10,

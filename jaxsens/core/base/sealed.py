@@ -12,15 +12,14 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import open_regular, read_within, write_text
 from jaxsens.core.base.strict import typed_arguments
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 _MOST_BYTES = 2**31
 
@@ -120,8 +119,6 @@ class SavedResult:
         Raises:
             InputError: if the file is missing, damaged, or of another kind.
         """
-        from pydantic import TypeAdapter, ValidationError
-
         advice = f"give a file of {cls.__name__}.save"
         try:
             return TypeAdapter(cls).validate_python(decoded(read_sealed(path, cls.kind)))
@@ -136,8 +133,6 @@ class SavedResult:
 def encoded(value: Any) -> Any:
     """Returns JSON values. An array becomes an object of its dtype, shape and values; float32 survives as float64. An
     object with a `table`, which says what is asked, becomes that."""
-    import numpy as np
-
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.str, "shape": list(value.shape), "values": value.ravel().tolist()}
     if hasattr(value, "table"):
@@ -157,8 +152,6 @@ def encoded(value: Any) -> Any:
 
 def decoded(value: Any) -> Any:
     """Returns what `encoded` was given, with mappings for dataclasses and tuples for lists."""
-    import numpy as np
-
     if isinstance(value, Mapping):
         if value.keys() == _ARRAY:
             dtype, longest = (

@@ -1,9 +1,13 @@
 """The incremental engine for models whose attention is visible: what a flip changes of a forward pass.
 
-- In the first layer one key and one value change, for which attention has a closed form: a row takes O(heads width).
+- In the first layer, if a flip replaces one symbol, one key and one value change, for which attention has a closed
+  form: a row takes O(heads width).
 - Middle layers are those of a forward pass, in blocks of rows whose scores stay in a CPU's cache, or within
-  `SCORES_IN_MEMORY` for each flip. Under masks, rows that the flip does not reach keep their values.
+  `SCORES_IN_MEMORY` for each flip. Under masks, rows that the flip does not reach keep their keys and values.
 - The last layer is computed only in the row that is read, unless all rows are.
+
+Other flips (groups, deletions, insertions) change the rows from the first symbol on that differs to the last. These
+are compared with an unflipped run of their own length: under future masks, the rows before them are those of that run.
 
 The outputs of both runs are subtracted, as by the vmap engine, and as many digits are lost.
 
@@ -14,8 +18,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +29,7 @@ from jaxsens.core.base.programs import Platform, compiled_for
 from jaxsens.core.engines.engine import Cost, Engine, FlipBlock
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows
 from jaxsens.core.engines.one_key.run import (
+    MASKED_BLOCKS,
     LayerRun,
     Reach,
     as_carry,
@@ -35,7 +40,8 @@ from jaxsens.core.engines.one_key.run import (
     rows_of_block,
     weighting_refusal,
 )
-from jaxsens.core.engines.vmap import HALF_UNIT, SubtractingEngine, VmapEngine
+from jaxsens.core.engines.vmap import HALF_UNIT, SubtractingEngine, VmapEngine, flipped_length
+from jaxsens.core.flips.flips import Flips, Rewrite, replaced
 from jaxsens.core.measures import Measure
 from jaxsens.core.measures.formulas import as_vector
 from jaxsens.core.models.adapters import Model, TransformerApply
@@ -58,6 +64,9 @@ RowsOfFlips: TypeAlias = Float[Array, "flips n width"]
 
 SHORT = 12
 """Symbols of an input at which it reaches half of a large matrix product's rate on CPU, and all of it far beyond."""
+
+REWRITING = 0.8
+"""The share of that rate for flips that do more than replace one symbol, of which every row is embedded anew."""
 
 MAPPED_ROWS = 512
 """Per-row maps are computed for so many rows at once: matrices that leave the cache are then read less often."""
@@ -86,35 +95,47 @@ def refusal(model: Model) -> str | None:
 
 
 def incremental_engine(
-    model: Model, measure: Measure, outputs: tuple[int, ...] | None
+    model: Model, measure: Measure, outputs: tuple[int, ...] | None, flips: Flips
 ) -> IncrementalEngine | None:
-    """Returns the engine for a model, or None if it does not support it."""
+    """Returns the engine for a model and what flips do to its inputs, or None if it does not support the model."""
     layered, readout = model.layered, model.readout
     if layered is None or readout is None or refusal(model) is not None:
         return None
-    return IncrementalEngine(measure, outputs, model.apply, layered, readout)
+    own = measure, outputs, model.apply, layered, readout
+    return IncrementalEngine(*own, rewrite=flips.rewrite, single=flips.plain)
+
+
+class LayerRows(NamedTuple):
+    """The rows of one layer in the unflipped run, or under flips: its output, keys and values."""
+
+    y: Float[Array, "*flips n width"]
+    keys: Float[Array, "*flips heads n head_width"]
+    values: Float[Array, "*flips heads n value_width"]
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class UnflippedRows:
-    """The unflipped run.
+    """The unflipped run of the input, or of a word as long as flipped ones.
 
     Attributes:
         tokens: the input.
-        first: the first layer.
-        rows: the output of the first layer, and of each group of later ones, one after another along the first axis;
-            without that of the last layer if one row is read.
-        stacks: what the layers of each group read of the parameters.
+        word: that word.
+        first: the first layer, if it has a closed form.
+        x: the input of the layers without one: the output of `first`, or the embedded word.
+        groups: those layers in groups, one after another along the first axis of every array.
+        last: the keys and values of the last layer if one row is read; it is in no group.
         output: the model's output.
         error_bound: a bound of the rounding of each entry of the output and of a flipped input's.
         sizes: the largest |log-normaliser| of each layer of a jaxsens transformer.
     """
 
     tokens: Int[Array, " n"]
-    first: LayerRun
-    rows: Sequence[Float[Array, "*layers n width"]]
-    stacks: tuple[Stack, ...]
+    word: Int[Array, " m"]
+    first: LayerRun | None
+    x: Float[Array, "m width"]
+    groups: tuple[LayerRows, ...]
+    last: tuple[Array, Array] | None
     output: Float[Array, " outputs"]
     error_bound: Float[Array, " outputs"]
     sizes: Float[Array, " layers"]
@@ -122,10 +143,12 @@ class UnflippedRows:
 
 @dataclass(frozen=True)
 class IncrementalEngine(SubtractingEngine):
-    """For models with softmax or sigmoid attention. Memory O(layers n width), and O(n width) per flip of a block.
+    """For models with softmax or sigmoid attention, and every kind of flips. Memory O(layers n width), and O(n width)
+    per flip of a block.
 
-    Costs per flip: O(n width hidden) for the first layer, O(n^2 width + n width hidden) for each middle layer, O(n
-    width^2) for the last. If the readout is the mean over positions, the last layer costs as much as a middle one.
+    Costs per flip: O(n width hidden) for the first layer if one symbol is replaced, O(n^2 width + n width hidden) for
+    each middle layer, O(n width^2) for the last. If the readout is the mean over positions, the last layer costs as
+    much as a middle one.
 
     A model whose scores are too large for its dtype in the closed form (`LARGEST_SCORE`) is measured by whole forward
     passes.
@@ -133,18 +156,22 @@ class IncrementalEngine(SubtractingEngine):
     Attributes:
         layered: the model.
         readout: the row that is read: "last", a position, or "mean".
+        rewrite: what a flip does to a word (`Flips.rewrite`).
+        single: whether each flip replaces one symbol (`Flips.plain`).
     """
 
     layered: Layered
     readout: int | str
+    rewrite: Rewrite = field(default=replaced, kw_only=True)
+    single: bool = field(default=True, kw_only=True)
 
     @property
     def fallback(self) -> VmapEngine:
-        return VmapEngine(self.measure, self.outputs, self.apply)
+        return VmapEngine(self.measure, self.outputs, self.apply, rewrite=self.rewrite)
 
     @property
     def own_config(self) -> TransformerConfig | None:
-        return self.apply.config if isinstance(self.apply, TransformerApply) else None
+        return self.fallback.own_config
 
     def for_config(self, config: TransformerConfig) -> IncrementalEngine:
         return replace(self, apply=TransformerApply(config), layered=layered_transformer(config))
@@ -154,39 +181,47 @@ class IncrementalEngine(SubtractingEngine):
         return "what a flip changes of a forward pass"
 
     def resolves(self, prepared: UnflippedRows) -> Bool[Array, ""]:
-        """Returns whether the first layer's scores are small enough for the closed form: always in float64, and never
-        in bfloat16 or float16.
+        """Returns whether the first layer's scores are small enough for its closed form: always in float64, and never
+        in bfloat16 or float16. Without it, there are the products of a forward pass alone.
 
         The log-normaliser is at most log n above a row's largest score. In sigmoid attention it is 0, for scores of any
         size: the changed weight is that of one key, and its rounding is relative to its own change.
         """
+        if prepared.first is None:
+            return jnp.asarray(True)
         sizes = prepared.first.normaliser
         return jnp.max(jnp.abs(sizes), initial=0) <= LARGEST_SCORE.get(str(sizes.dtype), -math.inf)
 
     def prepare(self, parameters: Any, tokens: Int[Array, " n"]) -> UnflippedRows:
-        n = tokens.shape[0]
-        model = self.layered.at_length(n)
-        x = embedded_rows(model, parameters, tokens, jnp.arange(n))
-        full_layers, row = self._full_layers, row_read(self.readout, tokens)
-        first, x = layer_run(layer_of(model, parameters, 0, n), x, None if full_layers else row)
-        rows, apart = [x] if full_layers else [], model.apart(parameters)
-        groups = groups_of(model, apart, n, range(1, full_layers))
-        stacks = tuple(group.stacked(apart) for group in groups)
-        for group, stack in zip(groups, stacks, strict=True):
+        word = tokens
+        if not self.single:  # a flip behind the last symbol changes no other
+            word = self.rewrite(tokens, jnp.asarray([len(tokens)]), jnp.zeros(1, tokens.dtype))
+        n = word.shape[0]
+        model, everything = self.layered.at_length(n), (0, n)
+        x, first = embedded_rows(model, parameters, word, jnp.arange(n)), None
+        if self._closed_form:
+            first, y = layer_run(layer_of(model, parameters, 0, n), x)
+            x = y.astype(x.dtype)
+        start, groups, last = x, [], None
+        for group, apart, stack in self._groups(model, parameters, n):
 
-            def one(x: Array, own: Any, group: EqualLayers = group) -> tuple[Array, Array]:
+            def one(x: Array, own: Any, group: EqualLayers = group, apart: Any = apart) -> tuple[Array, Any]:
                 layer = group.layer(model, apart, n, own)
-                y = changed_layer(layer, x[None], x[None], (0, n))[0][0].astype(x.dtype)
-                return y, y
+                rows, _ = changed_layer(layer, x[None], None, everything)
+                rows = rows._replace(y=rows.y.astype(x.dtype))
+                return rows.y[0], jax.tree.map(lambda part: part[0], rows)
 
             x, some = jax.lax.scan(one, x, stack)
-            rows.append(some)
-        output = self._read(parameters, first.x[None] if not full_layers else x[None], tokens[None])[0]
-        error_bound = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output)
-        sizes = jnp.zeros(0)
-        if isinstance(self.apply, TransformerApply):
-            _, sizes = self.apply.with_sizes(parameters, tokens)
-        return UnflippedRows(tokens, first, tuple(rows), stacks, output, error_bound, sizes)
+            groups.append(some)
+        if self._full_layers < model.layers:
+            final = layer_of(model, parameters, model.layers - 1, n)
+            last = final.projected(x, jnp.arange(n))[1:]
+        whole = self.fallback.prepare(parameters, tokens)
+        output = as_vector(whole.output)
+        if word.shape == tokens.shape:  # of the same products as those of flips
+            output = self._read(parameters, x[None], word[None], last, everything)[0]
+        error_bound, sizes = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output), whole.sizes
+        return UnflippedRows(tokens, word, first, start, tuple(groups), last, output, error_bound, sizes)
 
     def sizes(self, prepared: UnflippedRows) -> Float[Array, " layers"]:
         return prepared.sizes
@@ -199,47 +234,71 @@ class IncrementalEngine(SubtractingEngine):
     def _flipped(
         self, parameters: Any, prepared: UnflippedRows, block: FlipBlock
     ) -> Float[Array, "flips outputs"]:
-        n, (positions, symbols) = prepared.first.x.shape[0], block.single
+        n = prepared.word.shape[0]
         model = self.layered.at_length(n)
-        moved = embedded_rows(model, parameters, symbols, positions)
-        new_tokens = jax.vmap(lambda i, symbol: prepared.tokens.at[i].set(symbol))(positions, symbols)
-        if not prepared.rows:
-            x = jax.vmap(lambda i, row: prepared.first.x.at[i].set(row))(positions, moved)
-            return self._read(parameters, x, new_tokens)
-        reach = model.attention(0).rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
-        first = layer_of(model, parameters, 0, n)
-        y = first_layer(first, prepared.first, prepared.rows[0], positions, moved, reach)
-        apart = model.apart(parameters)
-        groups = groups_of(model, apart, n, range(1, self._full_layers))
-        for group, *arrays in zip(groups, prepared.stacks, prepared.rows[1:], strict=True):
+        tokens, symbols = prepared.tokens, block.symbols.astype(prepared.tokens.dtype)
+        words = jax.vmap(self.rewrite, in_axes=(None, 0, 0))(tokens, block.places, symbols)
+        if prepared.first is not None:
+            positions, symbols = block.single
+            layer = layer_of(model, parameters, 0, n)
+            moved = embedded_rows(model, parameters, symbols, positions)
+            reach = layer.attention.rows_that_see((jnp.min(positions), jnp.max(positions) + 1), n)
+            y = first_layer(layer, prepared.first, prepared.x, positions, moved, reach)
+        else:
+            differ = jnp.any(words != prepared.word, axis=0)
+            reach = jnp.argmax(differ), n - jnp.argmax(differ[::-1])
+            y = jax.vmap(lambda word: embedded_rows(model, parameters, word, jnp.arange(n)))(words)
+        for (group, apart, stack), rows in zip(
+            self._groups(model, parameters, n), prepared.groups, strict=True
+        ):
 
-            def one(carry: tuple[Array, Reach], arrays: Any, group: EqualLayers = group) -> tuple[Any, None]:
-                (y, reach), (own, unchanged) = carry, arrays
-                start = jnp.broadcast_to(unchanged, y.shape)
-                changed, reach = changed_layer(group.layer(model, apart, n, own), y, start, reach)
-                return (changed.astype(y.dtype), as_carry(reach)), None
+            def one(
+                carry: tuple[Array, Reach], arrays: Any, group: EqualLayers = group, apart: Any = apart
+            ) -> tuple[Any, None]:
+                (y, reach), (own, unflipped) = carry, arrays
+                new, reach = changed_layer(group.layer(model, apart, n, own), y, unflipped, reach)
+                return (new.y.astype(y.dtype), as_carry(reach)), None
 
-            (y, reach), _ = jax.lax.scan(one, (y, as_carry(reach)), tuple(arrays))
-        return self._read(parameters, y, new_tokens)
+            known = model.attention(group.first).rows_that_see(reach, n)
+            (y, reach), _ = jax.lax.scan(one, (y, as_carry(reach)), (stack, rows))
+            # Bounds that the mask tells in every layer anew stay static behind the loop, too.
+            first, stop = (a if isinstance(a, int) else b for a, b in zip(known, reach, strict=True))
+            reach = first, stop
+        return self._read(parameters, y, words, prepared.last, reach)
 
     @property
     def _full_layers(self) -> int:
         """The number of layers of which more than one row is needed."""
         return self.layered.layers - (self.readout != "mean")
 
+    @property
+    def _closed_form(self) -> bool:
+        """Whether the first layer has one: if a flip moves one key of it, and more than one row is needed."""
+        return self.single and self._full_layers > 0
+
+    def _groups(self, model: Layered, parameters: Any, n: int) -> list[tuple[EqualLayers, Any, Stack]]:
+        """Returns the groups of the layers without a closed form of which more than one row is needed, their
+        parameters, and what they read of these."""
+        apart = model.apart(parameters)
+        groups = groups_of(model, apart, n, range(int(self._closed_form), self._full_layers))
+        return [(group, apart, group.stacked(apart)) for group in groups]
+
     def _read(
-        self, parameters: Any, y: RowsOfFlips, tokens: Int[Array, "flips n"]
+        self,
+        parameters: Any,
+        y: RowsOfFlips,
+        tokens: Int[Array, "flips n"],
+        last: Sequence[Array] | None,
+        reach: Reach,
     ) -> Float[Array, "flips outputs"]:
-        """Returns outputs from the input of the last layer, or for a mean from its output."""
+        """Returns outputs from the input of the last layer, of which flips change rows `reach`, and the keys and values
+        that others have; or for a mean from its output."""
         n = y.shape[1]
         model, row = self.layered.at_length(n), row_read(self.readout, tokens)
-
-        def read(one: Float[Array, " width"]) -> Float[Array, " outputs"]:
-            return as_vector(model.read(parameters, one))
-
-        if row is None:
+        if row is None or last is None:
             return jax.vmap(lambda rows: as_vector(model.read_mean(parameters, rows)))(y)
-        return jax.vmap(read)(last_row(layer_of(model, parameters, model.layers - 1, n), y, row))
+        read = last_row(layer_of(model, parameters, model.layers - 1, n), y, row, last, reach)
+        return jax.vmap(lambda one: as_vector(model.read(parameters, one)))(read)
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
         return max(1, platform.forward_symbols // n)
@@ -247,7 +306,7 @@ class IncrementalEngine(SubtractingEngine):
     def cost(self, parameters: Any, tokens: Any, platform: Platform) -> Cost:
         """Counts the products of attention and of the row maps. Masks halve what a flip changes while they hide one
         side. Memory is that of rows and, in middle layers, of the scores of one head."""
-        n = tokens.shape[0]
+        n = max(tokens.shape[0], flipped_length(self.rewrite, tokens.shape[0]))
         model, full_layers = self.layered.at_length(n), self._full_layers
         prepare = flip = width = scores = 0.0
         later = earlier = True
@@ -255,16 +314,18 @@ class IncrementalEngine(SubtractingEngine):
             costs, attention = layer_costs(model, parameters, k), model.attention(k)
             prepare += n * (n * costs.pair + costs.row)
             if k == full_layers:
-                flip += n * (costs.keys + costs.pair)
+                share = 1.0 if k and later == earlier else 0.5
+                share = 1 / MASKED_BLOCKS if self.single and not k else share
+                flip += n * (share * costs.keys + costs.pair)
                 continue
             before, after = attention.rows_that_see((1, 2), 3)
             later, earlier = later and before == 1, earlier and after == 2
             share = 0.5 if later or earlier else 1.0
-            flip += (
-                share * n * (costs.row + n * costs.pair if k else costs.row - costs.keys + 20 * costs.pair)
-            )
+            closed = self._closed_form and k == 0
+            row = costs.row - costs.keys + 20 * costs.pair if closed else costs.row + n * costs.pair
+            flip += share * n * row
             width = max(width, costs.width)
-            if k:
+            if not closed:
                 most = rows_at_once(n, leaves_cache(attention.heads, n, platform))
                 scores = max(scores, n * rows_of_block(n, most, share == 1))
         if full_layers == model.layers:  # of a mean, the outputs of all rows are in memory too
@@ -272,7 +333,8 @@ class IncrementalEngine(SubtractingEngine):
         each = (8 * n * width + scores) * jnp.result_type(float).itemsize
         block = int(self.preferred_batch(n, platform) * each)
         compiling = 1.8 + 0.27 * model.layers
-        return Cost(prepare, flip, block, n / (n + SHORT), compiling, forward=prepare)
+        efficiency = n / (n + SHORT) * (1.0 if self.single else REWRITING)
+        return Cost(prepare, flip, block, efficiency, compiling, forward=prepare)
 
 
 def first_layer(
@@ -301,15 +363,15 @@ def first_layer(
 
 
 def changed_layer(
-    layer: ModelLayer, x: RowsOfFlips, unchanged: RowsOfFlips, reach: Reach
-) -> tuple[RowsOfFlips, Reach]:
-    """Returns a layer's output under flips that change rows `reach` of its input, and the rows it may change.
+    layer: ModelLayer, x: RowsOfFlips, unflipped: LayerRows | None, reach: Reach
+) -> tuple[LayerRows, Reach]:
+    """Returns a layer under flips that change rows `reach` of its input, and the rows it may change.
 
-    `unchanged` is the layer's output in the unflipped run.
+    `unflipped` is the layer in the unflipped run; None if all rows change.
     """
     n, attention = layer.n, layer.attention
     reach = attention.rows_that_see(reach, n)
-    q, keys, values = projected_rows(layer, x)
+    q, keys, values = projected_rows(layer, x, unflipped, reach)
     flips, heads, _, value_width = values.shape
 
     def attended(rows: Int[Array, " m"]) -> Float[Array, "flips m numbers"]:
@@ -324,15 +386,17 @@ def changed_layer(
     nothing = jnp.zeros((flips, n, heads * value_width), values.dtype)
     most = rows_at_once(n, leaves_cache(heads, n, compiled_for()))  # one head's scores
     b = over_changed_rows(attended, nothing, reach, most, axis=1)
-    return over_changed_rows(merged, unchanged, reach, MAPPED_ROWS, axis=1), reach
+    y = x if unflipped is None else jnp.broadcast_to(unflipped.y, x.shape)
+    return LayerRows(over_changed_rows(merged, y, reach, MAPPED_ROWS, axis=1), keys, values), reach
 
 
 def last_row(
-    layer: ModelLayer, x: RowsOfFlips, row: int | Int[Array, " flips"]
+    layer: ModelLayer, x: RowsOfFlips, row: int | Int[Array, " flips"], last: Sequence[Array], reach: Reach
 ) -> Float[Array, "flips width"]:
     """Returns one row of the last layer's output, the same one or another for each flip, in O(n width^2) a flip: the
-    keys and values of all rows, the rest of one."""
-    (_, keys, values), each = projected_rows(layer, x), 0 if jnp.ndim(row) else None
+    keys and values of changed rows, the rest of one."""
+    each = 0 if jnp.ndim(row) else None
+    (_, keys, values) = projected_rows(layer, x, LayerRows(x, *last), reach)
     own = x[:, row] if each is None else x[jnp.arange(len(x)), row]
     q, _, _ = layer.projected(own, jnp.broadcast_to(jnp.asarray(row), len(x)))
 
@@ -346,11 +410,23 @@ def last_row(
 # Maps of the rows of all flips at once: a platform's blocks of rows then have one size, however many flips there are.
 
 
-def projected_rows(layer: ModelLayer, x: RowsOfFlips) -> tuple[Float[Array, "flips heads n head_width"], ...]:
-    """Returns queries, keys and values of all rows."""
+def projected_rows(
+    layer: ModelLayer, x: RowsOfFlips, unflipped: LayerRows | None, reach: Reach
+) -> tuple[Float[Array, "flips heads n head_width"], ...]:
+    """Returns queries, keys and values: of the rows `reach` from x, and of others those of the unflipped run, whose
+    queries are 0, for nobody asks them."""
     flips, n, width = x.shape
-    parts = layer.projected(x.reshape(-1, width), jnp.tile(jnp.arange(n), flips))
-    return tuple(part.reshape(len(part), flips, n, -1).swapaxes(0, 1) for part in parts)
+
+    def projected(rows: Int[Array, " m"]) -> tuple[Array, ...]:
+        some = x if len(rows) == n else x[:, rows]
+        parts = layer.projected(some.reshape(-1, width), jnp.tile(rows, flips))
+        return tuple(part.reshape(len(part), flips, len(rows), -1).swapaxes(0, 1) for part in parts)
+
+    if unflipped is None or all(isinstance(bound, int) for bound in reach):
+        return projected(jnp.arange(n))
+    keys, values = (jnp.broadcast_to(part, (flips, *part.shape)) for part in unflipped[1:])
+    q = jnp.zeros((*keys.shape[:3], jax.eval_shape(projected, jnp.arange(1))[0].shape[-1]), keys.dtype)
+    return over_changed_rows(projected, (q, keys, values), reach, MAPPED_ROWS, axis=2)
 
 
 def merged_rows(

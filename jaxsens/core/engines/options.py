@@ -120,8 +120,8 @@ class Vmap(AskedEngine):
 
 @kind_of(AskedEngine, "incremental")
 class Incremental(AskedEngine):
-    """What a flip changes of a forward pass, for softmax or sigmoid attention that is visible: jaxsens transformers,
-    and pairs of a `jaxsens.Layered` and its parameters.
+    """What a flip of any kind changes of a forward pass, for softmax or sigmoid attention that is visible: jaxsens
+    transformers, and pairs of a `jaxsens.Layered` and its parameters.
 
     >>> import jaxsens
     >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=1), seed=0)

@@ -89,7 +89,7 @@ class VmapEngine(SubtractingEngine):
 
     @property
     def own_config(self) -> TransformerConfig | None:
-        if not isinstance(self.apply, TransformerApply) or _flipped_length(self.rewrite, 2) != 2:
+        if not isinstance(self.apply, TransformerApply) or flipped_length(self.rewrite, 2) != 2:
             return None
         return self.apply.config
 
@@ -142,13 +142,13 @@ class VmapEngine(SubtractingEngine):
         """The platform's number of symbols. A PyTorch module says how many."""
         own = innermost(self.apply)
         symbols = own.batch_symbols if isinstance(own, TorchApply) else platform.forward_symbols
-        return max(1, symbols // max(n, _flipped_length(self.rewrite, n)))
+        return max(1, symbols // max(n, flipped_length(self.rewrite, n)))
 
     def cost(self, parameters: Any, tokens: Any, platform: Platform) -> Cost:
         """Counts the operations of one forward pass on the longer of the input and the flipped one. Temporary memory is
         estimated as three times the largest intermediate value, per flip of a block."""
         own, n = innermost(self.apply), tokens.shape[0]
-        longest = max(n, _flipped_length(self.rewrite, n))
+        longest = max(n, flipped_length(self.rewrite, n))
         config = getattr(own, "config", None)
         if isinstance(self.apply, TransformerApply):
             once, each = self.apply.operations(n), self.apply.operations(longest)
@@ -254,7 +254,7 @@ def _largest(config: TransformerConfig, n: int, platform: Platform) -> int:
 
 
 @lru_cache(maxsize=1024)
-def _flipped_length(rewrite: Rewrite, n: int) -> int:
+def flipped_length(rewrite: Rewrite, n: int) -> int:
     """Returns the length of a flipped input."""
     word, one = (jax.ShapeDtypeStruct((size,), jnp.int32) for size in (n, 1))
     return jax.eval_shape(rewrite, word, one, one).shape[0]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
@@ -83,11 +84,6 @@ class FlipTable:
     def population(self) -> int:
         """The number of flips, drawn or not."""
         return int(self.populations.sum())
-
-    @property
-    def exhaustive(self) -> bool:
-        """Whether these are all flips, rather than a sample."""
-        return len(self) == self.population
 
     def part(self, chosen: Int[np.ndarray, " chosen"] | Bool[np.ndarray, " flips"] | slice) -> FlipTable:
         """Returns some of the flips, of the same inputs."""
@@ -184,7 +180,9 @@ class Candidates:
                 j-th symbol of each of its lists, which are equally long. Second copies of a flip are left out.
             with_own: take the symbol there too: flips insert symbols rather than replace them.
         """
-        positions = np.arange(tokens.shape[1])[:, None] if groups is None else _padded(groups)
+        positions = np.arange(tokens.shape[1])[:, None]
+        if groups is not None:
+            positions = np.array([*zip_longest(*groups, fillvalue=PADDING)]).T
         padding, k = positions == PADDING, positions.shape[1]
         at = np.where(padding, 0, positions)
         used, number = _distinct(np.where(padding, -1, which[:, at]).reshape(-1, k))
@@ -225,11 +223,6 @@ class Candidates:
         inputs, place = np.divmod(cell, len(self.positions))
         symbols = self.rows[self.keys[at_key] % len(self.rows)]
         return FlipTable(inputs, self.positions[place], symbols, self.counts.sum(axis=1), self.alphabet)
-
-
-def _padded(groups: Sequence[tuple[int, ...]]) -> Int[np.ndarray, "groups k"]:
-    k = max(map(len, groups))
-    return np.array([(*group, *[PADDING] * (k - len(group))) for group in groups])
 
 
 def _distinct(

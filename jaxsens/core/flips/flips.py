@@ -244,12 +244,8 @@ class Substitute(Flips):
                 list(self.positions),
                 "not with a mapping, which says the positions; leave it out",
             )
-        if lists is not None:
-            self._check_groups(lists, problems)
-
-    def _check_groups(self, lists: dict[int, tuple[int, ...]], problems: Problems) -> None:
         groups = cast(Groups | None, self.groups)
-        if groups is None:
+        if lists is None or groups is None:
             return
         for group in groups:
             counts = {p: len(lists[p]) for p in group if p in lists}

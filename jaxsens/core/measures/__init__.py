@@ -3,6 +3,15 @@
 
 from __future__ import annotations
 
-from jaxsens.core.measures.distances import KL, MEDIAN, Cosine, Decision, balancing_threshold
-from jaxsens.core.measures.functions import Comparison, Forgotten, Function, LogProbability
+from jaxsens.core.measures.kinds import (
+    KL,
+    MEDIAN,
+    Comparison,
+    Cosine,
+    Decision,
+    Forgotten,
+    Function,
+    LogProbability,
+    balancing_threshold,
+)
 from jaxsens.core.measures.measure import L1, L2, LInf, Measure, Norm, read_norm

@@ -23,8 +23,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.core.base.programs import numerics, resolved
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.measures.formulas import is_whole
-from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.process_group import ProcessGroup
+from jaxsens.core.placement.placement import Placement, ProcessGroup
 from jaxsens.core.placement.program import (
     FlipProgram,
     FlipRequest,
@@ -107,8 +106,13 @@ class Measuring:
         so_far.values = np.full((total, 2) if quantity == "measured" else (total,), np.nan, np.float32)
         so_far.done = np.zeros(total, bool)
         group, waiting = self.placement.group, {self.engine: [np.arange(total)]}
+        options = type(self.engine).__name__, self.placement.batch_size, self.placement.memory_budget
+        arrays = self.tokens, self.inputs, self.positions, self.symbols
         # All processes of the mesh enter with the same flips, and leave in the same way.
-        with nullcontext() if group is None else group.together(self._identity()):
+        same = (
+            b"" if group is None else b"".join([repr(options).encode(), *(one.tobytes() for one in arrays)])
+        )
+        with nullcontext() if group is None else group.together(same):
             while waiting:  # by the engine first, and what it leaves by the engines that come after it
                 runner = next(iter(waiting))
                 flips = np.sort(np.concatenate(waiting.pop(runner)))
@@ -127,11 +131,6 @@ class Measuring:
     def changes(self) -> tuple[Float[np.ndarray, "flips chosen"], dict[str, int]]:
         """Like `numbers`, but returns the change of the chosen outputs under every flip instead of its norm."""
         return self.numbers("changes")
-
-    def _identity(self) -> bytes:
-        options = type(self.engine).__name__, self.placement.batch_size, self.placement.memory_budget
-        flips = self.tokens, self.inputs, self.positions, self.symbols
-        return repr(options).encode() + b"".join(array.tobytes() for array in flips)
 
     def _measure_by(
         self,
@@ -195,7 +194,9 @@ class Measuring:
             before = all_values[here]
             better = ~np.isfinite(before[:, 1]) | (values[:, 1] <= before[:, 1])
         all_values[here[better]] = values[better]
-        missing, blurred = _missing(values), np.zeros(len(values), bool)
+        # Not finite: the engine declined them, or overflowed.
+        missing = np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim)))
+        blurred = np.zeros(len(values), bool)
         if self.quantity == "measured":
             blurred = ~missing & ~resolved(values[:, 0], values[:, 1])
         _wait(waiting, runner.fallback, here[missing])
@@ -214,11 +215,6 @@ def _wait(waiting: dict[Engine, list[np.ndarray]], engine: Engine | None, flips:
     """Adds flips to those that wait for an engine, if there is one."""
     if engine is not None and len(flips):
         waiting.setdefault(engine, []).append(flips)
-
-
-def _missing(values: np.ndarray) -> np.ndarray:
-    """Returns which flips have values that are not finite: the engine declined them, or overflowed."""
-    return np.asarray(np.any(~np.isfinite(values), axis=tuple(range(1, values.ndim))))
 
 
 def _rows_of(number: Int[np.ndarray, " flips"], batch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -331,59 +327,35 @@ PATIENCE = 2.0
 
 @contextmanager
 def progress_of(progress: Callable[[int, int], object] | bool | None) -> Iterator[Progress | None]:
-    """Yields a function of (flips done, flips in all): a bar for True, and for None a late bar on a terminal."""
-    if callable(progress):
-        yield progress  # pyright: ignore[reportReturnType] - what it returns is ignored
-    elif progress or (progress is None and sys.stderr is not None and sys.stderr.isatty()):
-        bar = Bar(0.0 if progress else PATIENCE)
-        try:
-            yield bar
-        finally:
-            bar.close()
-    else:
-        yield None
-
-
-class Bar:
-    """A bar on standard error that appears after `patience` seconds, even while a program is still being compiled.
+    """Yields a function of (flips done, flips in all): the user's own; for True one that moves a bar on standard error,
+    which appears even while a program is still being compiled; and for None, on a terminal, a late one.
 
     In a notebook the bar appears below the cell.
     """
+    on_terminal = progress is None and sys.stderr is not None and sys.stderr.isatty()
+    if callable(progress) or not (progress or on_terminal):
+        own: Any = progress  # what it returns is ignored
+        yield own if callable(progress) else None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as RichProgress
 
-    def __init__(self, patience: float) -> None:
-        self._lock, self._closed = threading.Lock(), False
-        self._bar: Any = None
-        self._state: dict[str, Any] = {"description": "preparing and compiling", "total": None, "left": ""}
-        self._timer = threading.Timer(patience, self._show)
-        self._timer.daemon = True
-        self._timer.start()
+    description, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
+    columns = BarColumn(bar_width=20), description, TimeElapsedColumn(), left, TimeRemainingColumn()
+    bar = RichProgress(*columns, console=Console(stderr=True))
+    task = bar.add_task("preparing and compiling", total=None, left="")
 
-    def __call__(self, done: int, total: int) -> None:
-        """Shows that `done` of `total` flips are done."""
-        with self._lock:
-            flips = f"{done}/{total} flips"
-            self._state = {"description": flips, "total": total, "completed": done, "left": "left:"}
-            if self._bar is not None:
-                self._bar.update(0, **self._state)
+    def show(done: int, total: int) -> None:
+        bar.update(task, description=f"{done}/{total} flips", total=total, completed=done, left="left:")
 
-    def close(self) -> None:
-        """Ends the bar, and leaves it where it stands."""
-        self._timer.cancel()
-        with self._lock:
-            self._closed = True
-            if self._bar is not None:
-                self._bar.stop()
-
-    def _show(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-        from rich.progress import Progress as RichProgress
-
-        with self._lock:
-            if self._closed:
-                return
-            description, left = TextColumn("{task.description}"), TextColumn("{task.fields[left]}")
-            columns = BarColumn(bar_width=20), description, TimeElapsedColumn(), left, TimeRemainingColumn()
-            self._bar = RichProgress(*columns, console=Console(stderr=True))
-            self._bar.add_task(**self._state)
-            self._bar.start()
+    timer = threading.Timer(0.0 if progress else PATIENCE, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield show
+    finally:
+        timer.cancel()
+        timer.join()  # it may be about to start the bar
+        if bar.live.is_started:
+            bar.stop()  # it stays where it stands

@@ -1,4 +1,5 @@
-"""What a report is made from: tables of single flips, and readings of the table of points.
+"""What a report is made from: a sweep that was read, tables of single flips, readings of the table of points, and
+the texts.
 
 Numbers are in tables with the columns "variant", "n" and "seed": a row for each model, input length and seed. The
 functions here that take a table take any such table.
@@ -7,23 +8,26 @@ functions here that take a table take any such table.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float
+import pandas
+from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from jaxsens.core.base.errors import InputError
+from jaxsens.core.base.errors import InputError, rule_for
 from jaxsens.core.base.programs import resolved
 from jaxsens.core.models.transformer.layered import readout_row
+from jaxsens.core.report.fits import ExponentFit, fit_exponents
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.sweeps.points import STATUS_COLUMN, Status
-from jaxsens.core.sweeps.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS
-
-if TYPE_CHECKING:
-    import pandas
+from jaxsens.core.sweeps.points import PointMetadata
+from jaxsens.core.sweeps.sources import SEEDED
+from jaxsens.core.sweeps.sweep import PlannedVariant, SweepPlan, point_row
 
 BINS = 32
 """The largest number of cells that a profile divides an input into."""
@@ -123,9 +127,7 @@ class FlipTables:
         """The means by distance to the row that is read: a row for each point and half octave of distances (1, 2, 3,
         4 and 5, 6 and 7, 8 to 11, ...), at their geometric mean. A half octave has one distance in all seeds, so that
         they can be compared."""
-        import pandas as pd
-
-        table = pd.DataFrame(self._distances, columns=[*DISTANCE_COLUMNS, "cell"])
+        table = pandas.DataFrame(self._distances, columns=[*DISTANCE_COLUMNS, "cell"])
         of_cell = table.groupby(["variant", "n", "cell"])["distance"]
         return table.assign(distance=of_cell.transform("median")).drop(columns="cell")
 
@@ -144,41 +146,7 @@ class FlipTables:
         """A row for each point that measured decisions, in the order of the config: its average sensitivity, that
         divided by the number of positions (NaN if the point does not say it), and the smallest and the largest s(f, x)
         of its inputs (NaN for a sample of the flips)."""
-        import pandas as pd
-
-        return pd.DataFrame(self._models, columns=[*DECISION_COLUMNS])
-
-
-def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:
-    """The names of the statistics in `points`, in the order of its columns."""
-    others = {*KEY_COLUMNS, *ESTIMATE_COLUMNS}
-    status = {STATUS_COLUMN.format(column) for column in points.columns}
-    return tuple(column for column in points.columns if column not in others | status)
-
-
-def having(points: pandas.DataFrame, statistic: str, *kinds: Status) -> Bool[np.ndarray, " points"]:
-    """Whether each value of a statistic is of one of these kinds."""
-    column = STATUS_COLUMN.format(statistic)
-    if column not in points.columns:
-        return np.zeros(len(points), bool)
-    return np.array([kind in kinds for kind in points[column]], bool)
-
-
-def inexact(table: pandas.DataFrame, variant: str, statistic: str) -> dict[str, Any]:
-    """The lengths at which a statistic of a variant is not exact, as `Line` takes them: those in `hollow` are not; in
-    `bounds` it is a "lower bound" or an "upper bound", or not resolved, "at most"; `intervals` are those of the mean of
-    points estimated to first order, from the lowest to the highest end over seeds."""
-    column = STATUS_COLUMN.format(statistic)
-    if column not in table.columns:
-        return {}
-    rows = table.query("variant == @variant")
-    status = {float(n): str(kind) for n, kind in zip(rows["n"], rows[column], strict=True) if kind != "exact"}
-    marks: dict[str, Any] = {"hollow": frozenset(status)}
-    marks["bounds"] = {n: kind for n, kind in status.items() if kind != "estimated"}
-    if statistic == "mean" and "mean_low" in table.columns:
-        ends = rows.query("mean_low.notna()").groupby("n").agg({"mean_low": "min", "mean_high": "max"})
-        marks["intervals"] = {float(n): (float(low), float(high)) for n, low, high in ends.itertuples()}
-    return marks
+        return pandas.DataFrame(self._models, columns=[*DECISION_COLUMNS])
 
 
 def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spread]:
@@ -189,3 +157,92 @@ def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spr
     values = table.query("variant == @variant").astype({column: float}).groupby("n")[column]
     table_of_spreads = values.agg(["median", "min", "max", "count"])
     return {n: Spread(*row) for n, *row in table_of_spreads.itertuples()}  # pyright: ignore[reportArgumentType]
+
+
+@dataclass(frozen=True, eq=False)
+class SweepData:
+    """What the report of a sweep shows.
+
+    Attributes:
+        plan: what the sweep was to measure.
+        metadata: of the points that have been measured, in the order of the plan.
+        flips: what the report shows of single flips.
+        results: of each table of the plan, by its name: the rows of a `PointTable`, the records of a `RecordTable`.
+    """
+
+    plan: SweepPlan
+    metadata: tuple[PointMetadata, ...]
+    flips: FlipTables
+    results: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    @cached_property
+    def points(self) -> pandas.DataFrame:
+        """A row for each model, length and seed, as in points.csv.
+
+        `variant`, `n` and `seed` name the point; `inputs` and `flips` count what was measured, `unresolved` the flips
+        that the arithmetic does not resolve. Then comes a column for each statistic, such as `mean` and `max`, and
+        another, such as `mean_is`, that says what its value is: "exact", "estimated", a "lower bound", an "upper
+        bound", or "at most". A sweep with estimates adds `measured`, `mean_low`, `mean_high`, `median_error`,
+        `largest_error`, `rank_correlation` and `exceeding`.
+        """
+        return pandas.DataFrame([point_row(point) for point in self.metadata], columns=[*self.plan.columns])
+
+    @cached_property
+    def fits(self) -> tuple[ExponentFit, ...]:
+        """The exponent of each statistic of each model, with the slopes between successive lengths. `str` says it in
+        words."""
+        return fit_exponents(self.points, minimum_length=self.plan.fit_from)
+
+    @cached_property
+    def variants(self) -> tuple[PlannedVariant, ...]:
+        """The variants with at least one measured point, in the order of the config."""
+        measured = {point.variant for point in self.metadata}
+        return tuple(variant for variant in self.plan.variants if variant.name in measured)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of these variants."""
+        return tuple(variant.name for variant in self.variants)
+
+    @property
+    def unseeded(self) -> frozenset[str]:
+        """The names of the variants whose weights do not depend on the seed."""
+        return frozenset(variant.name for variant in self.variants if variant.weights not in SEEDED)
+
+    @property
+    def sampled(self) -> bool:
+        """Whether some point measured only a random sample of its flips."""
+        return any(point.flips < point.population for point in self.metadata)
+
+    @property
+    def estimated(self) -> tuple[PointMetadata, ...]:
+        """The points with estimates of flips."""
+        return tuple(point for point in self.metadata if point.estimated is not None)
+
+    @property
+    def inexact(self) -> dict[str, int]:
+        """The variants measured at lengths for which rounding makes them inexact, with the longest exact length."""
+        # Of equal keys a dictionary keeps the last, which is the largest length here.
+        longest = dict(sorted((point.variant, point.n) for point in self.metadata))
+        lengths = {each.name: each.exact_length for each in self.variants if each.exact_length is not None}
+        return {name: exact for name, exact in lengths.items() if longest[name] > exact}
+
+    @property
+    def missing(self) -> tuple[tuple[str, int, int], ...]:
+        """The planned points that have not been measured: variant, input length and seed."""
+        measured = {(point.variant, point.n, point.seed) for point in self.metadata}
+        planned = ((point.variant, point.n, point.seed) for point in self.plan.points)
+        return tuple(key for key in planned if key not in measured)
+
+
+def text(name: str, **values: object) -> str:
+    """Returns the text of this name on one line, with `values` in the places that braces mark. `templates/texts.md`
+    holds the paragraphs and captions of reports, each below a heading that names it."""
+    return rule_for("the report", "text", name, _texts()).format(**values)
+
+
+@cache
+def _texts() -> dict[str, str]:
+    page = files("jaxsens.core.report").joinpath("templates", "texts.md").read_text("utf-8")
+    parts = (part.partition("\n") for part in page.split("\n## ")[1:])
+    return {name: " ".join(body.split()) for name, _, body in parts}

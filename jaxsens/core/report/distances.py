@@ -18,7 +18,7 @@ from jaxtyping import Float
 from matplotlib import ticker
 from matplotlib.figure import Figure
 
-from jaxsens.core.report.data import DISTANCE_COLUMNS, FlipTables, having
+from jaxsens.core.report.data import DISTANCE_COLUMNS, FlipTables, text
 from jaxsens.core.report.figures import (
     ReportFigure,
     about_inexact,
@@ -27,7 +27,7 @@ from jaxsens.core.report.figures import (
     panel_figure,
     powers,
 )
-from jaxsens.core.report.fits import LEVEL, ExponentFit, Growth, enumeration, fit_exponent, t_interval
+from jaxsens.core.report.fits import LEVEL, ExponentFit, Growth, enumeration, fit_exponent, having, t_interval
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import (
     SMALL,
@@ -40,8 +40,7 @@ from jaxsens.core.report.panels import (
     line_style,
     variant_styles,
 )
-from jaxsens.core.report.texts import text
-from jaxsens.core.sweeps.jobs.job import write_table
+from jaxsens.core.sweeps.job import write_table
 from jaxsens.core.sweeps.sweep import row_of
 
 BINS = 20

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pandas
-from jaxtyping import Float
-from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -19,7 +17,7 @@ from matplotlib.patches import Patch
 
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.measures import Measure
-from jaxsens.core.report.data import Profiles, Spread, inexact, spreads
+from jaxsens.core.report.data import Profiles, Spread, spreads, text
 from jaxsens.core.report.fits import (
     LEVEL,
     ExponentFit,
@@ -43,8 +41,7 @@ from jaxsens.core.report.panels import (
     log_marks,
     variant_styles,
 )
-from jaxsens.core.report.texts import text
-from jaxsens.core.sweeps.points import OF_DECISIONS, PER_POSITION
+from jaxsens.core.sweeps.points import OF_DECISIONS, PER_POSITION, STATUS_COLUMN
 
 COLOUR_MAP = "viridis_r"
 """Lighter means less, in black and white and for colour-blind readers too."""
@@ -135,8 +132,18 @@ def about_inexact(panels: Iterable[Panel]) -> list[str]:
 def measured_line(
     points: pandas.DataFrame, variant: str, statistic: str, label: str, style: LineStyle
 ) -> Line:
-    """A statistic of a variant against input length, with what is not exact marked."""
-    return Line(label, style, spreads(points, variant, statistic), **inexact(points, variant, statistic))
+    """A statistic of a variant against input length, with what is not exact marked. The intervals are those of the mean
+    of points estimated to first order, from the lowest to the highest end over seeds."""
+    column, values = STATUS_COLUMN.format(statistic), spreads(points, variant, statistic)
+    if column not in points.columns:
+        return Line(label, style, values)
+    rows, intervals = points.query("variant == @variant"), dict[float, tuple[float, float]]()
+    status = {float(n): str(kind) for n, kind in zip(rows["n"], rows[column], strict=True) if kind != "exact"}
+    if statistic == "mean" and "mean_low" in points.columns:
+        ends = rows.query("mean_low.notna()").groupby("n").agg({"mean_low": "min", "mean_high": "max"})
+        intervals = {float(n): (float(low), float(high)) for n, low, high in ends.itertuples()}
+    bounds = {n: kind for n, kind in status.items() if kind != "estimated"}
+    return Line(label, style, values, frozenset(status), intervals, bounds)
 
 
 def sensitivity_panel(
@@ -208,10 +215,29 @@ def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "
 
 def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: Shape) -> Figure:
     colours, clipped = _colour_scale(profiles)
+    exactly_zero: dict[str, Any] = {
+        "facecolor": "white",
+        "edgecolor": "#8c8c8c",
+        "linewidth": 0,
+        "hatch": "////",
+    }
     with grid("", len(drawn), 3, (4.2, 2.9), (0.9, 0.3), shape) as (figure, places):
         for axes, variant in zip(places, drawn, strict=True):
-            own = {n: means for (name, n), means in profiles.items() if name == variant}
-            _draw_heat_map(axes, variant, own, colours)
+            axes.set_title(variant)
+            rows = {n: means for (name, n), means in profiles.items() if name == variant}
+            for row, means in enumerate(rows.values()):
+                edges = np.linspace(0, 1, means.size + 1)
+                if colours is not None:
+                    positive = np.ma.masked_where(~(means > 0), means)[None]
+                    look: dict[str, Any] = {"norm": colours, "cmap": COLOUR_MAP, "rasterized": True}
+                    axes.pcolormesh(edges, np.array([row, row + 1]), positive, **look)
+                zeros = [(edges[k], edges[k + 1] - edges[k]) for k in np.flatnonzero(means == 0)]
+                axes.broken_barh(zeros, (row, 1), **exactly_zero)
+            axes.set_yticks(np.arange(len(rows)) + 0.5, [*map(str, rows)])
+            axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["first", "¼", "½", "¾", "last"])
+            axes.tick_params(length=0, axis="y")
+            axes.set_ylabel("input length n")
+            axes.set_xlabel("position of the flipped symbol")
         if colours is not None:
             scale = ScalarMappable(colours, COLOUR_MAP)
             bar = figure.colorbar(
@@ -223,7 +249,7 @@ def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: S
             bar.set_label("mean " + change_label(norm))
         figure.legend(
             handles=[
-                Patch(facecolor="white", edgecolor="#8c8c8c", linewidth=0, hatch="////", label="exactly 0"),
+                Patch(label="exactly 0", **exactly_zero),
                 Patch(facecolor="white", edgecolor="#c0c0c0", label="not measured, or not resolved"),
             ],
             loc="outside lower center",
@@ -277,26 +303,3 @@ def _colour_scale(profiles: Profiles) -> tuple[LogNorm | None, bool]:
     if low < floor:
         return LogNorm(floor, high), True
     return LogNorm(low, high) if low < high else LogNorm(low / 2, high * 2), False
-
-
-def _draw_heat_map(
-    axes: Axes, variant: str, rows: Mapping[int, Float[np.ndarray, " cells"]], colours: LogNorm | None
-) -> None:
-    """Draws one row a length."""
-    axes.set_title(variant)
-    for row, means in enumerate(rows.values()):
-        edges = np.linspace(0, 1, means.size + 1)
-        heights = np.array([row, row + 1])
-        values = means[None, :]
-        if colours is not None:
-            positive = np.ma.masked_where(~(values > 0), values)
-            axes.pcolormesh(edges, heights, positive, norm=colours, cmap=COLOUR_MAP, rasterized=True)
-        zero_ranges = [(edges[k], edges[k + 1] - edges[k]) for k in np.flatnonzero(means == 0)]
-        axes.broken_barh(
-            zero_ranges, (row, 1), facecolor="white", edgecolor="#8c8c8c", linewidth=0, hatch="////"
-        )
-    axes.set_yticks(np.arange(len(rows)) + 0.5, [*map(str, rows)])
-    axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["first", "¼", "½", "¾", "last"])
-    axes.tick_params(length=0, axis="y")
-    axes.set_ylabel("input length n")
-    axes.set_xlabel("position of the flipped symbol")

@@ -17,19 +17,16 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas
 from jaxtyping import Bool, Float
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.report.data import having, statistic_columns
-from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, EXTREMES, PER_POSITION
-
-if TYPE_CHECKING:
-    import pandas
+from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, EXTREMES, PER_POSITION, STATUS_COLUMN, Status
+from jaxsens.core.sweeps.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS
 
 MINIMUM_LENGTHS = 3
 """A seed has a slope if its values are positive at this many different lengths."""
@@ -235,6 +232,21 @@ class ExponentFit:
         return f"{self.variant}: {self.statistic} {self.growth.value}{f' ({note})' if note else ''}"
 
 
+def statistic_columns(points: pandas.DataFrame) -> tuple[str, ...]:
+    """The names of the statistics in `points`, in the order of its columns."""
+    others = {*KEY_COLUMNS, *ESTIMATE_COLUMNS}
+    status = {STATUS_COLUMN.format(column) for column in points.columns}
+    return tuple(column for column in points.columns if column not in others | status)
+
+
+def having(points: pandas.DataFrame, statistic: str, *kinds: Status) -> Bool[np.ndarray, " points"]:
+    """Whether each value of a statistic is of one of these kinds."""
+    column = STATUS_COLUMN.format(statistic)
+    if column not in points.columns:
+        return np.zeros(len(points), bool)
+    return np.array([kind in kinds for kind in points[column]], bool)
+
+
 def fit_exponents(points: pandas.DataFrame, minimum_length: int = 1) -> tuple[ExponentFit, ...]:
     """Fits every statistic of every variant: all statistics of the first variant, then of the next.
 
@@ -336,9 +348,7 @@ def _local(
     n: Float[np.ndarray, " points"], value: Float[np.ndarray, " points"], seed: np.ndarray
 ) -> tuple[tuple[LocalSlope, ...], tuple[float, float]]:
     """The slopes between successive lengths, of positive values; and the interval of their drift."""
-    import pandas as pd
-
-    rows = pd.DataFrame({"n": n, "seed": seed, "logarithm": np.log(value)})
+    rows = pandas.DataFrame({"n": n, "seed": seed, "logarithm": np.log(value)})
     logarithms = rows.pivot_table("logarithm", "seed", "n")  # means
     lengths = np.asarray(logarithms.columns, np.float64)
     slopes = np.diff(logarithms.to_numpy(), axis=1) / np.log(lengths[1:] / lengths[:-1])

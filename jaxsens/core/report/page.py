@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +15,12 @@ from matplotlib.figure import Figure
 from jaxsens.core.base.files import write_bytes, write_text
 from jaxsens.core.base.stopping import check
 from jaxsens.core.base.text import duration
+from jaxsens.core.report.data import SweepData, text
 from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.report.fits import LEVEL, SUMMARY_COLUMNS, ExponentFit, signed
 from jaxsens.core.report.panels import SHAPES, figure_bytes
-from jaxsens.core.report.sweep_data import SweepData
-from jaxsens.core.report.texts import text
-from jaxsens.core.results.pictures.picture import page_template
-from jaxsens.core.sweeps.jobs.job import write_table
+from jaxsens.core.results.picture import page_template
+from jaxsens.core.sweeps.job import write_table
 from jaxsens.core.sweeps.sweep import PlannedVariant, row_of
 
 T = TypeVar("T")
@@ -126,20 +124,14 @@ def _source(figure: Figure) -> str:
     return f"data:image/svg+xml;base64,{drawing.decode('ascii')}"
 
 
-def write_summary(path: str | os.PathLike[str], fits: Iterable[ExponentFit]) -> None:
-    """Writes summary.csv atomically: a row per fit, floats with every digit, `nan` where there is no value."""
+def write_fits(folder: Path, fits: Sequence[ExponentFit]) -> None:
+    """Writes summary.csv, a row per fit, and local_slopes.csv, a row per fit and pair of successive lengths, each
+    atomically: floats with every digit, `nan` where there is no value."""
     rows = [row_of(fit, SUMMARY_COLUMNS) for fit in fits]
-    write_table(Path(path), SUMMARY_COLUMNS, rows, missing="nan")
-
-
-def write_local_slopes(path: str | os.PathLike[str], fits: Iterable[ExponentFit]) -> None:
-    """Writes local_slopes.csv atomically: a row per fit and pair of successive lengths; `nan` for no value."""
-    rows = [
-        {"variant": fit.variant, "statistic": fit.statistic} | row_of(one, LOCAL_COLUMNS)
-        for fit in fits
-        for one in fit.local
-    ]
-    write_table(Path(path), ("variant", "statistic", *LOCAL_COLUMNS), rows, missing="nan")
+    write_table(folder / "summary.csv", SUMMARY_COLUMNS, rows, missing="nan")
+    name = ("variant", "statistic")
+    local = [row_of(fit, name) | row_of(one, LOCAL_COLUMNS) for fit in fits for one in fit.local]
+    write_table(folder / "local_slopes.csv", (*name, *LOCAL_COLUMNS), local, missing="nan")
 
 
 def exponent_table(fits: Sequence[ExponentFit]) -> ReportTable:

@@ -272,7 +272,7 @@ def draw_panels(
     share_y = share_y and not any(panel.log for panel in panels)
     legend_lines = max(len(panel.lines) for panel in panels)
     texts = 0.75 + (0 if share_legend else 0.23 * legend_lines)
-    handles = legend_handles(panels[0]) if share_legend else []
+    handles = [legend_handle(line.label, line.style) for line in panels[0].lines] if share_legend else []
     columns = min(columns, len(panels), shape.columns or len(panels))
     beside = 2 * columns - 1
     margin = (0.0, 0.25 + 0.2 * math.ceil(len(handles) / beside) if share_legend else 0.0)
@@ -351,41 +351,28 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
     median, low, high, _ = np.array([*line.values.values()], dtype=np.float64).reshape(-1, 4).T
     x = lengths * factor
     axes.vlines(x, low, high, color=style.colour, linewidth=1.1, alpha=0.65, zorder=2)
-    if line.intervals:
-        _draw_intervals(axes, line, factor)
+    if line.intervals:  # cut at the edges of the axes: an end may be infinite, or 0 on a logarithmic axis
+        edges = axes.get_ylim() if axes.get_yscale() != "linear" else (-math.inf, math.inf)
+        at, ends = np.array([*line.intervals]) * factor, np.array([*line.intervals.values()], np.float64).T
+        cut = np.clip(ends, *edges)
+        axes.vlines(at, *cut, color=style.colour, linewidth=0.9, zorder=2)
+        caps = np.where(cut == ends, cut, np.nan)
+        axes.plot(at, caps.T, "_", color=style.colour, markersize=7, zorder=2)
     joined = np.where(np.isin(lengths, list(line.blurred)), np.nan, median)
     axes.plot(x, joined, color=style.colour, linestyle=style.linestyle, zorder=3)
     filled = {"markerfacecolor": style.colour, "markeredgecolor": "white", "markeredgewidth": 0.6}
     hollow = {"markerfacecolor": "white", "markeredgecolor": style.colour, "markeredgewidth": 1.3}
     is_hollow = np.isin(lengths, list(line.hollow))
-    common: dict[str, Any] = {
-        "color": style.colour,
-        "marker": style.marker,
-        "linestyle": "none",
-    }
+    common: dict[str, Any] = {"color": style.colour, "marker": style.marker, "linestyle": "none"}
     for chosen, look in ((~is_hollow, filled), (is_hollow, hollow)):
         if chosen.any():
             axes.plot(x[chosen], median[chosen], zorder=4, **common, **look)
     for kind, arrow in ARROWS.items():
         chosen = np.array([line.bounds.get(n) == kind for n in lengths.tolist()], bool)
         if chosen.any():
-            look = {
-                "color": style.colour,
-                "markerfacecolor": "none",
-                "markersize": 5.5 * matplotlib.rcParams["lines.markersize"],
-                "markeredgewidth": 1.1,
-            }
-            axes.plot(x[chosen], median[chosen], marker=arrow, linestyle="none", zorder=4, **look)
-
-
-def _draw_intervals(axes: Axes, line: Line, factor: float) -> None:
-    """Draws error bars with caps, cut at the edges of the axes: an end may be infinite, or 0 on a logarithmic axis."""
-    edges = axes.get_ylim() if axes.get_yscale() != "linear" else (-math.inf, math.inf)
-    x, ends = np.array([*line.intervals]) * factor, np.array([*line.intervals.values()], dtype=np.float64).T
-    cut = np.clip(ends, *edges)
-    axes.vlines(x, *cut, color=line.style.colour, linewidth=0.9, zorder=2)
-    caps = np.where(cut == ends, cut, np.nan)
-    axes.plot(x, caps.T, "_", color=line.style.colour, markersize=7, zorder=2)
+            size = 5.5 * matplotlib.rcParams["lines.markersize"]
+            own = {**common, "marker": arrow, "markerfacecolor": "none", "markersize": size}
+            axes.plot(x[chosen], median[chosen], zorder=4, markeredgewidth=1.1, **own)
 
 
 def panel_legend(axes: Axes, panel: Panel, **look: Any) -> None:
@@ -393,7 +380,7 @@ def panel_legend(axes: Axes, panel: Panel, **look: Any) -> None:
     lines_below = -4 * matplotlib.rcParams["font.size"] / 72  # clear of the axis label, at any height
     below = ScaledTranslation(0, lines_below, axes.figure.dpi_scale_trans)
     axes.legend(
-        handles=legend_handles(panel),
+        handles=[legend_handle(line.label, line.style) for line in panel.lines],
         bbox_transform=axes.transAxes + below,
         borderaxespad=0,
         **{"loc": "upper left", "bbox_to_anchor": (0, 0), "handlelength": 4.5} | look,
@@ -404,11 +391,6 @@ def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int) -> Non
     """Adds one legend of all panels of a figure, below them."""
     number = min(columns, len(handles))
     figure.legend(handles=handles, loc="outside lower center", ncols=number, handlelength=4.5)
-
-
-def legend_handles(panel: Panel) -> list[Line2D]:
-    """The lines of the legend of a panel."""
-    return [legend_handle(line.label, line.style) for line in panel.lines]
 
 
 def legend_handle(label: str, style: LineStyle, **changes: Any) -> Line2D:

@@ -10,22 +10,19 @@ import numpy as np
 
 from jaxsens.core.base.files import only_inside
 from jaxsens.core.flips.fields import READOUT
-from jaxsens.core.report.data import having
+from jaxsens.core.report.data import SweepData, text
 from jaxsens.core.report.distances import Distances, decision_sections, distance_sections, write_distances
 from jaxsens.core.report.figures import local_slope_figure, profile_figure, sensitivity_figure
-from jaxsens.core.report.fits import enumeration, summary_sentence
+from jaxsens.core.report.fits import enumeration, having, summary_sentence
 from jaxsens.core.report.page import (
     Report,
     Section,
     exponent_table,
     run_table,
     variant_table,
-    write_local_slopes,
+    write_fits,
     write_page,
-    write_summary,
 )
-from jaxsens.core.report.sweep_data import SweepData
-from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, PER_POSITION
 from jaxsens.core.sweeps.sweep import write_points_csv, write_results_csv
 
@@ -46,8 +43,7 @@ def write_report(
         write_points_csv(folder, data.metadata, data.plan)
         for name, table in data.plan.sweep_tables.items():
             write_results_csv(folder, data.results[name], name, table)
-        write_summary(folder / "summary.csv", fits)
-        write_local_slopes(folder / "local_slopes.csv", fits)
+        write_fits(folder, fits)
         if (distances := distances_of(data)) is not None:
             write_distances(folder, distances)
         return write_page(build_report(data), folder, format, width)

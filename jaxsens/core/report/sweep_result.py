@@ -9,17 +9,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+import pandas
+
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.files import try_writing_to
 from jaxsens.core.base.inputs import choice
 from jaxsens.core.base.strict import naming_arguments, typed_arguments
+from jaxsens.core.report.data import SweepData
 from jaxsens.core.report.fits import SUMMARY_COLUMNS, signed
-from jaxsens.core.report.sweep_data import SweepData
-from jaxsens.core.sweeps.jobs.job import Failure
+from jaxsens.core.sweeps.job import Failure
 from jaxsens.core.sweeps.sweep import row_of
 
 if TYPE_CHECKING:
-    import pandas
     from matplotlib.axes import Axes
 
 
@@ -52,10 +53,8 @@ class SweepResult(SweepData):
         values that the arithmetic does not resolve. `settled` says whether the slopes between successive lengths bear
         the exponent out (False if there is no exponent), and `growth`, in words, what happens as n grows.
         """
-        import pandas as pd
-
         rows = [row_of(fit, SUMMARY_COLUMNS) | {"growth": fit.growth.value} for fit in self.fits]
-        return pd.DataFrame(rows, columns=[*SUMMARY_COLUMNS, "growth"])
+        return pandas.DataFrame(rows, columns=[*SUMMARY_COLUMNS, "growth"])
 
     @naming_arguments
     @typed_arguments

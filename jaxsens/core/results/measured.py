@@ -1,5 +1,6 @@
-"""The record of a measurement: one value per flip, what was requested, and how it was measured. `joined` compares,
-and files hold, what was requested, with digests of a model's parameters and of what it computes.
+"""The record of a measurement: one value per flip, what was requested, and how it was measured. Files hold what was
+requested, with digests of a model's parameters and of what it computes. The flips that remain of an interrupted
+measurement are told from it, and `joined` compares both requests.
 
 And what a statistic of it is at most, where the rounding of flips that are not resolved may decide it. There is one
 rule for every statistic S that grows with the norms, such as a mean, a maximum or a quantile. With u the norms and r
@@ -24,12 +25,12 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from pydantic import PlainValidator
 
-from jaxsens.core.base.errors import InputError, collecting
+from jaxsens.core.base.errors import InputError, Location, Problems, collecting, shortened
 from jaxsens.core.base.inputs import is_count
 from jaxsens.core.base.programs import RESOLVED, SMALLEST, abstract_of, cached, program_key, resolved
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import encoded
-from jaxsens.core.checks.check import checked_function
+from jaxsens.core.checks.check import check_finite, checked_function
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME, FlipTable
@@ -130,16 +131,6 @@ class RequestRecord:
     model: str
     weights: str
     counts: tuple[int, ...]
-
-    def compared(self) -> dict[str, Any]:
-        """Returns what two measurements have in common if the results of one complete the other, by name."""
-        return {
-            "flips": self.flips,
-            "measure": self.measure.without_function(""),
-            "outputs": self.outputs,
-            "engine": self.engine,
-            "readout": self.readout,
-        }
 
 
 def requested(
@@ -327,15 +318,49 @@ class MeasuredFlips:
             pieces=None if self.pieces is None else self.pieces[k : k + 1],
         )
 
-    def _written(self, symbols: Int[np.ndarray, " symbols"]) -> str:
-        """Returns how to write several symbols, with blanks between them."""
-        return " ".join(self._strings(symbols))
+    @property
+    def remaining(self) -> Remaining:
+        """The flips that an interrupted call did not finish, which `flip_sensitivity` takes as its `flips`, with the
+        other arguments of that call. None are left of a complete result.
 
-    def _strings(self, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
-        """Returns how to write each symbol."""
-        names = {DELETED: DELETED_NAME, **(self.names or {})}
-        unique, place = np.unique(symbols, return_inverse=True)
-        return np.array([names.get(int(one), str(one)) for one in unique], object)[place]
+        Raises:
+            InputError: for an engine that estimates, which keeps nothing when it is interrupted.
+        """
+        return Remaining(self)
+
+    def joined(self, rest: Self) -> Self:
+        """Returns the result on the flips of this one and of `rest`, a result on some that `remaining` has.
+
+        Raises:
+            InputError: naming all differences between the calls; for flips that are in both; and for estimates.
+        """
+        if not isinstance(rest, MeasuredFlips):
+            raise InputError.of(
+                "rest", rest, "what flip_sensitivity(..., partial.remaining) returns", subject="joined"
+            )
+        _check_exact("joined", (), self)
+        _check_alike("joined", (), self, rest)
+        both = self, rest
+        keys = np.concatenate(_keys(self, rest))
+        order = np.argsort(keys, kind="stable")
+        if (np.diff(keys[order]) < 1).any():
+            why = "it has flips that this result has; measure those that it lacks: .remaining"
+            raise InputError.note("rest", why, subject="joined")
+        measured = [part for part in both if len(part)] or [self]  # the dtype of no values says nothing
+        table = {
+            name: np.concatenate([getattr(part.flips, name) for part in both])[order]
+            for name in ("inputs", "positions", "symbols")
+        }
+        result = dataclasses.replace(
+            self,
+            values=np.concatenate([part.values for part in measured])[order],
+            resolution=np.concatenate([part.resolution for part in measured])[order],
+            flips=dataclasses.replace(self.flips, **table),
+            engine=self.engine.after(dict(rest.engine.elsewhere), self.requested),
+        )
+        if result.complete:  # an interrupted call did not check them
+            check_finite(result.values, result.positions, result.measure)
+        return result
 
     def description(self) -> dict[str, Any]:
         """Returns everything except the flips, as JSON."""
@@ -349,7 +374,86 @@ class MeasuredFlips:
         return encoded({**others(self, ""), **flips, **estimated})
 
 
+def strings_of(result: MeasuredFlips, symbols: Int[np.ndarray, " flips"]) -> np.ndarray:
+    """Returns how to write each symbol."""
+    names = {DELETED: DELETED_NAME, **(result.names or {})}
+    unique, place = np.unique(symbols, return_inverse=True)
+    return np.array([names.get(int(one), str(one)) for one in unique], object)[place]
+
+
 Result = TypeVar("Result", bound=MeasuredFlips)
+
+
+@dataclass(frozen=True, eq=False)
+class Remaining:
+    """The flips that a partial result lacks: `FlipSensitivity.remaining`, an argument of `flip_sensitivity`.
+
+    They are listed again from the model and the inputs, without those of the partial result. So every kind of flips and
+    every sample can be completed, and a saved result needs no second table.
+    """
+
+    partial: MeasuredFlips
+
+    def __post_init__(self) -> None:
+        _check_exact("flip_sensitivity", ("remaining",), self.partial)
+
+    def __repr__(self) -> str:
+        return f"Remaining({self.partial.requested - len(self.partial)} of {self.partial.requested} flips)"
+
+    def of(self, call: MeasuredFlips) -> Int[np.ndarray, " remaining"]:
+        """Returns their numbers among all flips of a call, before any is measured.
+
+        Raises:
+            InputError: naming all differences from the interrupted call.
+        """
+        _check_alike("flip_sensitivity", ("remaining",), self.partial, call)
+        keys, every = _keys(self.partial, call)
+        # Both are sorted in the same way, so one search finds them all.
+        index = np.minimum(np.searchsorted(every, keys), max(len(every) - 1, 0))
+        if not np.array_equal(every[index], keys) or (np.diff(index) < 1).any():
+            why = "the partial result has flips that its call has not"
+            raise InputError.note("remaining", why, subject="flip_sensitivity")
+        return np.delete(np.arange(len(every)), index)
+
+
+def _check_exact(caller: str, place: Location, result: MeasuredFlips) -> None:
+    if not result.asked.engine.exact:
+        remedy = "an estimate keeps nothing when it is interrupted; repeat the call"
+        raise InputError.of((*place, "engine"), result.asked.engine, remedy, subject=caller)
+
+
+def _check_alike(caller: str, place: Location, one: MeasuredFlips, other: MeasuredFlips) -> None:
+    """Rejects results of different calls, naming all differences."""
+    calls = []
+    for result in (one, other):
+        same = {name: getattr(result.asked, name) for name in ("flips", "outputs", "engine", "readout")}
+        same |= {"tokens": result.tokens.tolist(), "dtype": result.dtype}
+        same |= {f"versions[{name!r}]": version for name, version in result.run.versions.items()}
+        calls.append(same | {"measure": result.measure.without_function("")})
+        calls[-1]["flips, what they insert"] = result.alphabet
+        calls[-1]["flips of each input"] = result.asked.counts
+        # With other versions a program, and so its digest, may differ as well, which would mean nothing.
+        if one.run.versions == other.run.versions:
+            calls[-1]["model, parameters and function as SHA-256,"] = result.asked.model
+            calls[-1]["measure, its program as SHA-256,"] = result.asked.measure.program
+    problems = Problems(caller)
+    for name, before in calls[0].items():
+        if before != (now := calls[1].get(name)):
+            remedy = f"this call has {shortened(repr(now), 200)}; repeat the interrupted call"
+            problems.add((*place, name), before, remedy)
+    problems.raise_if_any()
+
+
+def _keys(*parts: MeasuredFlips) -> list[Int[np.ndarray, " flips"]]:
+    """Returns one number for each flip of each part, increasing with input, positions and symbols."""
+    tables = [part.flips for part in parts]
+    rows = [np.column_stack([table.inputs, table.positions, table.symbols]) for table in tables]
+    keys, *columns = np.concatenate(rows).T
+    for column in columns:
+        values, ranks = np.unique(column, return_inverse=True)
+        # Ranks again, since products of many columns would overflow.
+        keys = np.unique(keys * len(values) + ranks, return_inverse=True)[1]
+    return np.split(keys, [len(tables[0])])
 
 
 def ceiling(result: Result, statistic: Callable[[Result], float]) -> float | None:

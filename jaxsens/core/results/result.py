@@ -1,29 +1,32 @@
-"""The result of a measurement: its record, with statistics, tables and pictures."""
+"""The result of a measurement: its record, with statistics, tables and pictures; and what an interrupted one leaves."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+import signal
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, reduce
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
+import scipy
 from jaxtyping import Float
 from pydantic import TypeAdapter
 
-from jaxsens.core.base.errors import InputError, collecting
+from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.files import check_ending, write_bytes
 from jaxsens.core.base.inputs import UNPAIRED, checked_number, choice, is_real, is_unicode
 from jaxsens.core.base.sealed import decoded
 from jaxsens.core.base.strict import typed_arguments
+from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Substitute
-from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, as_text, ceiling
-from jaxsens.core.results.pictures.view import ResultView, flipped_input, input_view, spaced, text_pieces
+from jaxsens.core.models.adapters import Model, as_inputs
+from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, as_text, ceiling, strings_of
+from jaxsens.core.results.picture import By, ResultView, page, view_of
 from jaxsens.core.results.result_file import read_columns, write_columns
-from jaxsens.core.results.resuming import Remaining, joined
 from jaxsens.core.results.statistics import (
     Accuracy,
     MeasuredSample,
@@ -38,14 +41,9 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from jaxsens.core.results.pictures.picture import By
 
 MOST_CELLS = 10**7
 """The largest table that `FlipSensitivity.profile` returns: 80 MB in float64."""
-
-
-MOST_NAMED = 6
-"""Up to this many symbols are named where it is said what was inserted."""
 
 
 class Flip(NamedTuple):
@@ -135,24 +133,6 @@ class FlipSensitivity(MeasuredFlips):
         if self.estimated is None:
             return None
         return accuracy_of(self.estimated, self.norms)
-
-    @property
-    def remaining(self) -> Remaining:
-        """The flips that an interrupted call did not finish, which `flip_sensitivity` takes as its `flips`, with the
-        other arguments of that call. None are left of a complete result.
-
-        Raises:
-            InputError: for an engine that estimates, which keeps nothing when it is interrupted.
-        """
-        return Remaining(self)
-
-    def joined(self, rest: FlipSensitivity) -> FlipSensitivity:
-        """Returns the result on the flips of this one and of `rest`, a result on some that `remaining` has.
-
-        Raises:
-            InputError: naming all differences between the calls; for flips that are in both; and for estimates.
-        """
-        return joined(self, rest)
 
     @cached_property
     def max(self) -> float:
@@ -345,8 +325,6 @@ class FlipSensitivity(MeasuredFlips):
         Of an estimated result only the measured flips enter. The interval is then conservative, and the upper end is
         infinite for high quantiles: estimates, however good, bound nothing.
         """
-        from scipy import stats
-
         checked_number("quantile_interval", least=0, most=1, q=q, confidence=confidence)
         m, tail = len(self), (1 - confidence) / 2
         if self.exhaustive and self.exact.all():
@@ -356,8 +334,8 @@ class FlipSensitivity(MeasuredFlips):
         if self.estimated is not None:
             return Interval(*quantile_bounds(self.estimated, self.norms, self.population, q, tail))
         ordered = np.sort(self.norms.astype(np.float64))
-        low = int(stats.binom.ppf(tail, m, q)) - 1
-        high = int(stats.binom.ppf(1 - tail, m, q))
+        low = int(scipy.stats.binom.ppf(tail, m, q)) - 1
+        high = int(scipy.stats.binom.ppf(1 - tail, m, q))
         return Interval(
             float(ordered[low]) if low >= 0 else 0.0, float(ordered[high]) if high < m else float("inf")
         )
@@ -396,51 +374,26 @@ class FlipSensitivity(MeasuredFlips):
         if self.names is not None:
             token, replacement = self.tokens[self.inputs, self.positions], self.symbols
             others = {name: columns.pop(name) for name in list(columns)[2:]}
-            columns |= {"token": self._strings(token), "symbol": others.pop("symbol")}
-            columns |= {"replacement": self._strings(replacement), **others}
+            columns |= {"token": strings_of(self, token), "symbol": others.pop("symbol")}
+            columns |= {"replacement": strings_of(self, replacement), **others}
         if self.estimated is not None:
             columns |= {"estimate": self.estimated.estimates, "exact": self.exact}
         if self.asked.flips.groups is not None:
             both = self.flips.groups()
             if self.names is not None:
                 rows = zip(self.inputs, both["positions"], strict=True)
-                columns["token"] = [self._written(self.tokens[k, list(group)]) for k, group in rows]
-                columns["replacement"] = [self._written(np.array(one)) for one in both["symbols"]]
+                columns["token"] = [
+                    " ".join(strings_of(self, self.tokens[k, list(group)])) for k, group in rows
+                ]
+                columns["replacement"] = [
+                    " ".join(strings_of(self, np.array(one))) for one in both["symbols"]
+                ]
             columns |= both
         return pd.DataFrame(columns)
 
     def view(self) -> ResultView:
         """Returns the result by position, with the strings of its symbols, as pictures show it."""
-        flip, positions, symbols = self.flips.places()  # a flip counts at each position of its group
-        views = []
-        few = len(self.alphabet) <= MOST_NAMED
-        inserted = self._strings(np.array(self.alphabet)).tolist() if few else ()
-        named = map(repr, inserted) if few else (f"{len(self.alphabet):,} symbols",)
-        for k, word in enumerate(self.tokens):
-            mine = slice(*np.searchsorted(self.inputs[flip], [k, k + 1]))
-            values, exact = self.values[flip][mine], self.exact[flip][mine]
-            resolution = self.resolution[flip][mine]
-            parts = spaced(self._strings(word).tolist()) if self.pieces is None else self.pieces[k]
-            of_word = word, text_pieces(parts), positions[mine], symbols[mine]
-            views.append(input_view(*of_word, values, exact, resolution))
-        return ResultView(
-            inputs=views,
-            names=self.names,
-            measure=self.measure,
-            estimated=self.estimated is not None,
-            readout=self.readout,
-            flips=len(self),
-            population=self.population,
-            exact=int(self.exact.sum()),
-            unresolved=self.unresolved,
-            engine=self.engine.name,
-            flipped_input=flipped_input(
-                self.alphabet, self.asked.flips.groups is not None, self.asked.flips.copies
-            ),
-            flipped_by=self.asked.flips.description(", ".join(named)),
-            model=self.run.model,
-            scale=self.run.scale,
-        )
+        return view_of(self)
 
     def plot(self, axes: Any = None) -> list[Axes]:
         """Draws the largest and the mean sensitivity of every position, with tokens below the axis if there is room.
@@ -459,7 +412,7 @@ class FlipSensitivity(MeasuredFlips):
         Raises:
             InputError: for unusable axes, or more than 12 inputs without axes.
         """
-        from jaxsens.core.results.pictures.plot import draw_profile
+        from jaxsens.core.results.plot import draw_profile
 
         return draw_profile(self.view(), axes)
 
@@ -481,8 +434,6 @@ class FlipSensitivity(MeasuredFlips):
         Raises:
             InputError: for another `by`, title, or ending of the path.
         """
-        from jaxsens.core.results.pictures.picture import page
-
         self._draw("to_html", path, by, title, lambda: page(self.view(), by, title).encode())
 
     @typed_arguments
@@ -499,7 +450,7 @@ class FlipSensitivity(MeasuredFlips):
         It shows 3,000 positions at most, and says so. `by`, `title` and errors are as for `to_html`; the path ends in
         .png. An empty title is left out, and without `notes` so are the sentences above and below the text.
         """
-        from jaxsens.core.results.pictures.text_picture import picture_bytes
+        from jaxsens.core.results.plot import picture_bytes
 
         self._draw("to_png", path, by, title, lambda: picture_bytes(self.view(), by, title, "png", notes))
 
@@ -513,7 +464,7 @@ class FlipSensitivity(MeasuredFlips):
         notes: bool = True,
     ) -> None:
         """Writes the picture of `to_png` as SVG, atomically; the path ends in .svg."""
-        from jaxsens.core.results.pictures.text_picture import picture_bytes
+        from jaxsens.core.results.plot import picture_bytes
 
         self._draw("to_svg", path, by, title, lambda: picture_bytes(self.view(), by, title, "svg", notes))
 
@@ -529,8 +480,6 @@ class FlipSensitivity(MeasuredFlips):
 
     def _repr_html_(self) -> str:
         """What a notebook shows: as `to_html`, with 1500 positions at most."""
-        from jaxsens.core.results.pictures.picture import page
-
         return page(self.view())
 
     @typed_arguments
@@ -565,6 +514,54 @@ class FlipSensitivity(MeasuredFlips):
             f"  {self.accuracy}\n"
             f"  {measured} flips measured, {len(self) - measured} only estimated; {self.accuracy.exceeding_told}"
         )
+
+
+class MeasurementInterrupted(KeyboardInterrupt):
+    """Raised on Ctrl-C during `flip_sensitivity`. `partial` is the result on the finished flips, which are not a random
+    sample; `partial.remaining` are the others. Of a list of texts, `finished` are the results before that one. `signal`
+    is the number of the signal."""
+
+    def __init__(
+        self, partial: FlipSensitivity, number: int = signal.SIGINT, finished: Sequence[FlipSensitivity] = ()
+    ) -> None:
+        super().__init__(f"interrupted after {len(partial)} of {partial.requested} flips; see .partial")
+        self.partial, self.signal, self.finished = partial, number, [*finished]
+
+
+def check_texts(texts: Sequence[Any], model: Model, request: Request, problems: Problems) -> None:
+    """Rejects texts, given as ids, of which one cannot be measured, before the others are."""
+    request = request.read(problems)
+    for k, ids in enumerate(texts if not problems else ()):
+        own = Problems()
+        _, selection, *_ = request.validated(model, as_inputs(model, ids, own, one=True), own)
+        if not own:
+            try:
+                selection.flips()
+            except InputError as error:
+                own.include(error.problems)
+        problems.include((one.renamed({"tokens": ()}) for one in own), ("tokens", k))
+    problems.raise_if_any()
+
+
+def each_text(measure: Callable[[str], FlipSensitivity], texts: Sequence[str]) -> list[FlipSensitivity]:
+    """Returns the results of texts, one after another.
+
+    Raises:
+        MeasurementInterrupted: with what is finished. Between two texts, the last result stands for the partial one.
+    """
+    results: list[FlipSensitivity] = []
+    try:
+        for text in texts:
+            results.append(measure(text))
+    except MeasurementInterrupted as stop:
+        raise MeasurementInterrupted(stop.partial, stop.signal, results) from None
+    except KeyboardInterrupt as stop:
+        if not results:
+            raise
+        raise MeasurementInterrupted(
+            results[-1], getattr(stop, "signal", signal.SIGINT), results[:-1]
+        ) from None
+    return results
 
 
 @typed_arguments

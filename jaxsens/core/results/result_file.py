@@ -32,10 +32,6 @@ _DAMAGE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, Re
 """Exceptions that reading a damaged file raises, besides ArrowException and OSError."""
 
 
-class NotAResult(InputError):
-    """Raised if a file is intact but holds something else."""
-
-
 def write_columns(
     path: str | os.PathLike[str],
     columns: Columns,
@@ -50,10 +46,22 @@ def write_columns(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    metadata = _as_json(description, further)
+    problems = Problems("save")
+    for name in sorted({"result", "checksum"} & further.keys()):
+        problems.add(name, further[name], "this name is reserved for the file's own metadata; use another")
+    problems.raise_if_any()
+    try:  # as a reader will find them: tuples become lists
+        metadata = json.loads(json.dumps({"result": description, **further}))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"save: metadata: {error}; give values that JSON can represent") from error
     columns = {name: np.ascontiguousarray(values) for name, values in columns.items()}
     sealed = {**metadata, "checksum": digest(metadata, columns.values())}
-    table = pa.table({name: _stored(values) for name, values in columns.items()})
+
+    def stored(values: np.ndarray) -> Any:
+        numbers = pa.array(values.reshape(-1))
+        return numbers if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(numbers, values.shape[1])
+
+    table = pa.table({name: stored(values) for name, values in columns.items()})
     table = table.replace_schema_metadata({_METADATA_KEY: json.dumps(sealed, sort_keys=True).encode()})
     with atomic_path(path) as temporary:
         pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
@@ -73,7 +81,7 @@ def read_columns(
 
     try:
         return _read(path, names, further)
-    except NotAResult:
+    except InputError:  # intact, but something else
         raise
     except FileNotFoundError:
         raise InputError.of("path", str(path), "no such file") from None
@@ -98,7 +106,7 @@ def _read(
         )
         schema, rows = opened.schema_arrow, opened.metadata.num_rows
         if (text := (schema.metadata or {}).get(_METADATA_KEY)) is None:
-            raise NotAResult(f"path = {str(path)!r}: a Parquet file, but not a jaxsens result")
+            raise InputError(f"path = {str(path)!r}: a Parquet file, but not a jaxsens result")
         present = [*names, *(name for name in further if name in schema.names)]
         wide = sum(_bytes(schema.field(name).type) for name in present)
         groups = (opened.metadata.row_group(k) for k in range(opened.num_row_groups))
@@ -123,29 +131,9 @@ def _bytes(kind: Any) -> int:
     )
 
 
-def _stored(values: np.ndarray) -> Any:
-    """Returns a column of numbers, or of lists of them for an array of rows."""
-    import pyarrow as pa
-
-    numbers = pa.array(values.reshape(-1))
-    return numbers if values.ndim == 1 else pa.FixedSizeListArray.from_arrays(numbers, values.shape[1])
-
-
 def _array(column: Any) -> np.ndarray:
     """Returns the array that a column holds."""
     size = getattr(column.type, "list_size", None)
     return (
         column.to_numpy() if size is None else column.combine_chunks().flatten().to_numpy().reshape(-1, size)
     )
-
-
-def _as_json(description: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the metadata as a reader will find them: tuples become lists."""
-    problems = Problems("save")
-    for name in sorted({"result", "checksum"} & further.keys()):
-        problems.add(name, further[name], "this name is reserved for the file's own metadata; use another")
-    problems.raise_if_any()
-    try:
-        return json.loads(json.dumps({"result": description, **further}))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise InputError(f"save: metadata: {error}; give values that JSON can represent") from error

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -54,9 +54,7 @@ from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.program import Ready, computed, inputs_at_once, of_first, prepared_on
 from jaxsens.core.placement.run import ErrorBounds
-
-if TYPE_CHECKING:
-    from jaxsens.core.results.result import FlipSensitivity
+from jaxsens.core.results.measured import MeasuredFlips
 
 UNRESOLVED = 1.0
 """A `PrecisionWarning` is issued if the largest score times eps exceeds this.
@@ -174,7 +172,7 @@ def unreliable(model: Model, n: int, passed: ForwardPass, widens: bool) -> str |
     )
 
 
-def warn_if_unresolved(result: FlipSensitivity, stacklevel: int) -> None:
+def warn_if_unresolved(result: MeasuredFlips, stacklevel: int) -> None:
     """Issues one `PrecisionWarning` that counts the flips whose change is below the rounding of its arithmetic.
 
     There is none if all of these are exactly 0: no path may lead from such a flip to the output, and of a model of

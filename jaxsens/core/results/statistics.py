@@ -18,6 +18,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
 
 import numpy as np
+import scipy  # its `stats` are loaded where they are used first: they take longer than all else here
 from jaxtyping import Bool, Float, Int8
 
 ESTIMATED, TOP, RANDOM = 0, 1, 2
@@ -110,13 +111,11 @@ def quantile_bounds(
     the quantile's rank among them (binomial), and half for the norms of those ranks. Where nothing can be said, the
     bounds are 0 and infinity.
     """
-    from scipy import stats
-
     n = len(estimated.estimates)
     if n == population:
         place = (n - 1) * q  # between two norms, which `numpy.quantile` interpolates
         return _rank_bounds(estimated, norms, math.floor(place) + 1, math.ceil(place) + 1, tail)
-    low, high = (int(stats.binom.ppf(share, n, q)) for share in (tail / 2, 1 - tail / 2))
+    low, high = (int(scipy.stats.binom.ppf(share, n, q)) for share in (tail / 2, 1 - tail / 2))
     return _rank_bounds(estimated, norms, low, high + 1, tail / 2)
 
 
@@ -128,8 +127,6 @@ def _rank_bounds(
     For every measured norm, the number of flips up to it is known among the largest estimates. For the rest it is
     bounded by Clopper and Pearson's limits from the sample, which are conservative for draws without replacement.
     """
-    from scipy import stats
-
     exact = np.asarray(norms, np.float64)
     top, drawn = np.sort(exact[estimated.stratum == TOP]), np.sort(exact[estimated.stratum == RANDOM])
     others, m = len(exact) - len(top), len(drawn)
@@ -138,8 +135,8 @@ def _rank_bounds(
     least, most = np.zeros(len(at)), np.full(len(at), float(others))
     if m:
         some, missing = count > 0, count < m
-        least[some] = others * stats.beta.ppf(tail, count[some], m - count[some] + 1)
-        most[missing] = others * stats.beta.ppf(1 - tail, count[missing] + 1, m - count[missing])
+        least[some] = others * scipy.stats.beta.ppf(tail, count[some], m - count[some] + 1)
+        most[missing] = others * scipy.stats.beta.ppf(1 - tail, count[missing] + 1, m - count[missing])
         # The flips of the sample themselves are known.
         least, most = np.maximum(least, count), np.minimum(most, others - (m - count))
     reaching_low, reaching_high = (
@@ -231,15 +228,13 @@ def count_limits(hits: int, drawn: int, size: int, tail: float) -> tuple[int, in
     A number is excluded from below if it gives at least `found` with probability at most `tail`, from above if it gives
     at most `found` so rarely. Cost: about 2 log2(size) sums of at most `drawn` terms.
     """
-    from scipy import stats
-
     numbers = range(hits, size - (drawn - hits) + 1)
 
     def reached(number: int) -> bool:
-        return bool(stats.hypergeom.sf(hits - 1, size, number, drawn) > tail)
+        return bool(scipy.stats.hypergeom.sf(hits - 1, size, number, drawn) > tail)
 
     def too_many(number: int) -> bool:
-        return bool(stats.hypergeom.cdf(hits, size, number, drawn) <= tail)
+        return bool(scipy.stats.hypergeom.cdf(hits, size, number, drawn) <= tail)
 
     # At the ends of the range `found` is certain, also to a tail that rounding leaves short of 1.
     least = numbers[min(bisect_left(numbers, True, key=reached), len(numbers) - 1)]
@@ -363,8 +358,6 @@ def accuracy_of(estimated: Estimated, norms: Float[np.ndarray, " flips"]) -> Acc
         estimated: the estimates.
         norms: a result's, exact where flips were measured.
     """
-    from scipy import stats
-
     drawn = estimated.stratum == RANDOM
     estimates, compared = estimated.estimates[drawn], estimated.compared[drawn]
     errors, top = _relative(estimates, compared), estimated.stratum == TOP
@@ -378,7 +371,7 @@ def accuracy_of(estimated: Estimated, norms: Float[np.ndarray, " flips"]) -> Acc
         centred = (estimates - estimates.mean()) / spread
         slope = float(centred @ compared / (centred @ centred) / spread)
     if spread and np.ptp(compared):
-        rank = float(stats.spearmanr(estimates, compared).statistic)  # pyright: ignore[reportAttributeAccessIssue]
+        rank = float(scipy.stats.spearmanr(estimates, compared).statistic)  # pyright: ignore[reportAttributeAccessIssue]
     share, number = _exceeding(estimated.stratum, norms)
     return Accuracy(
         count=len(estimates),
@@ -410,8 +403,6 @@ def _quantile(errors: np.ndarray, q: float) -> float:
 
 def _exceeding(stratum: np.ndarray, norms: np.ndarray) -> tuple[float, int | None]:
     """Returns the bounds on the share and the number of the flips outside the largest estimates."""
-    from scipy import stats
-
     top, drawn = stratum == TOP, stratum == RANDOM
     if not top.any():
         return math.nan, None
@@ -419,5 +410,5 @@ def _exceeding(stratum: np.ndarray, norms: np.ndarray) -> tuple[float, int | Non
     m, k = int(drawn.sum()), int((norms[drawn] > norms[top].max()).sum())
     if not unmeasured:
         return k / m if m else 0.0, 0
-    share = float(stats.beta.ppf(CONFIDENCE, k + 1, m - k)) if k < m else 1.0
+    share = float(scipy.stats.beta.ppf(CONFIDENCE, k + 1, m - k)) if k < m else 1.0
     return share, min(unmeasured, math.floor(share * (unmeasured + m)) - k)

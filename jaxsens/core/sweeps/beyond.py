@@ -88,23 +88,16 @@ def _is_sampled(variant: SweepVariant, measure: Measurement, problems: Problems)
         if measure.sample_beyond is None:
             problems.note("measure.estimate", f"{where} is not named: name it, or {_SAMPLE}")
         return True
-    refusal = _refusal(variant, measure)
-    if refusal is None:
-        return False
+    if (engine := measure.engine_beyond) is None:
+        refusal = NOT_INSTALLED
+    else:
+        try:  # options that do not suit are said once, by `check_estimates`
+            choose(as_model(variant.source.example), type(engine)(), measure.flips, measure.measure, 2)
+            return False
+        except InputError as error:
+            refusal = str(error)
     if measure.estimate is not None:
         problems.note("measure.estimate", f"{where}: {refusal}; leave it out of the list")
     elif measure.sample_beyond is None:
         problems.note("measure.exact_up_to", f"{where}: {refusal}; or {_SAMPLE}")
     return True
-
-
-def _refusal(variant: SweepVariant, measure: Measurement) -> InputError | None:
-    """Why a variant is not estimated; None if it is."""
-    if measure.engine_beyond is None:
-        return InputError(NOT_INSTALLED)
-    engine = type(measure.engine_beyond)()  # whose options do not suit is said once, by `check_estimates`
-    try:
-        choose(as_model(variant.source.example), engine, measure.flips, measure.measure, 2)
-    except InputError as error:
-        return error
-    return None

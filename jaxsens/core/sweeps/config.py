@@ -46,13 +46,13 @@ from jaxsens.core.sweeps.beyond import check_estimates, sampled_variants
 from jaxsens.core.sweeps.inputs import (
     AllWords,
     InputsTable,
+    PlacementTable,
     RandomWords,
     SharedWords,
     TextFile,
     WordFile,
     read_words,
 )
-from jaxsens.core.sweeps.placement_table import PlacementTable
 from jaxsens.core.sweeps.points import (
     EXTREMES,
     OF_DECISIONS,
@@ -104,7 +104,9 @@ class Variant:
         """The variant's model table, from the sweep's."""
         table = changed(base, self.model)
         if self.add_positions:
-            table["positions"] = [*_as_list(table.get("positions")), *self.add_positions]
+            own = table.get("positions", TransformerConfig.__dataclass_fields__["positions"].default)
+            own = () if own == "none" else own if isinstance(own, list | tuple) else (own,)
+            table["positions"] = [*own, *self.add_positions]
         return table
 
     def line(self) -> str:
@@ -114,14 +116,6 @@ class Variant:
         changes = [f"{key} = {value}" for key, value in self.model.items()]
         changes += [f"positions and {name}" for name in self.add_positions]
         return ", ".join(changes) or "as in [model]"
-
-
-def _as_list(positions: Any) -> list[Any]:
-    if positions is None:
-        positions = TransformerConfig.__dataclass_fields__["positions"].default
-    if positions == "none":
-        return []
-    return list(positions) if isinstance(positions, list | tuple) else [positions]
 
 
 def _weighting(name: str, description: str) -> Variant:

@@ -1,4 +1,7 @@
-"""The words that are measured. Those of a sweep depend on the seed and the length, never on the variant."""
+"""The words that are measured, and where: the `[inputs]` and `[placement]` tables of a config.
+
+The words of a sweep depend on the seed and the length, never on the variant.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from jaxtyping import Int
@@ -16,8 +19,11 @@ from pydantic import ConfigDict, Discriminator, Tag
 
 from jaxsens.core.base.errors import TOKEN_BYTES, InputError, Problems, check_fits
 from jaxsens.core.base.files import lines_of, read_text_within
-from jaxsens.core.base.strict import STRICT, OptionalPositive, Positive
+from jaxsens.core.base.strict import STRICT, OptionalPositive, Positive, config
 from jaxsens.core.models.parts.initialisation import generator
+
+if TYPE_CHECKING:
+    from jaxsens.core.placement.placement import Placement
 
 MOST_BYTES = 2**26
 """The bytes of the longest file of words that is read."""
@@ -327,3 +333,27 @@ def _word(line: str, where: str, symbols: Symbols, problems: Problems) -> list[i
         problems.note("inputs.file", f"{where}: symbols from 0 to {symbols.alphabet_size - 1} are needed")
         return []
     return word
+
+
+@config
+class PlacementTable:
+    """The `[placement]` table. It changes no number beyond rounding, and no key.
+
+    Args:
+        batch_size: flips per batch on each device; None for a fast size that fits the budget.
+        memory_budget: bytes on each device for the model, what flips share, their table, and temporary memory; None for
+            what the first two take and 2 GiB more on CPU, 8 GiB more on a GPU, 12 GiB more on a TPU.
+    """
+
+    batch_size: OptionalPositive = None
+    memory_budget: OptionalPositive = None
+
+    def given(self) -> dict[str, int]:
+        """Returns what differs from the defaults."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+    def placement(self) -> Placement:
+        """Returns the placement on all devices of this process."""
+        from jaxsens.core.placement.placement import Placement
+
+        return Placement(batch_size=self.batch_size, memory_budget=self.memory_budget)

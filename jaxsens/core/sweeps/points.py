@@ -34,7 +34,7 @@ from jaxsens.core.placement.run import Progress
 from jaxsens.core.results.measured import as_text, ceiling
 from jaxsens.core.results.result import FlipSensitivity, Interval, load_with_metadata, save_with_metadata
 from jaxsens.core.sweeps.inputs import Inputs
-from jaxsens.core.sweeps.jobs.job import check_key
+from jaxsens.core.sweeps.job import check_key
 from jaxsens.core.sweeps.sources import ModelSource
 
 FORMAT = 2
@@ -311,31 +311,16 @@ class PointMetadata:
 
 
 def write_point(
-    directory: Path,
+    directory: Path | None,
     point: Point,
     result: FlipSensitivity,
     statistics: tuple[str, ...],
     seconds: float,
     tables: Mapping[str, Any] = MappingProxyType({}),
 ) -> PointMetadata:
-    """Writes a measured point to its place in a sweep directory; returns its metadata."""
-    metadata = describe_point(point, result, statistics, seconds, tables)
-    # What killed writers left in the folder is removed when a job begins, not for every point.
-    described = asdict(metadata)
-    save_with_metadata(result, point.path(directory), described.pop("tables") | described)
-    return metadata
-
-
-def describe_point(
-    point: Point,
-    result: FlipSensitivity,
-    statistics: tuple[str, ...],
-    seconds: float,
-    tables: Mapping[str, Any] = MappingProxyType({}),
-) -> PointMetadata:
-    """The metadata of a measured point."""
+    """Writes a measured point to its place in a sweep directory, if there is one; returns its metadata."""
     versions = dict(result.run.versions)
-    return PointMetadata(
+    metadata = PointMetadata(
         key=point.key,
         variant=point.variant,
         n=point.n,
@@ -356,6 +341,11 @@ def describe_point(
         unresolved=result.unresolved,
         at_most=ceilings_of(result, statistics),
     )
+    if directory is not None:
+        # What killed writers left in the folder is removed when a job begins, not for every point.
+        described = asdict(metadata)
+        save_with_metadata(result, point.path(directory), described.pop("tables") | described)
+    return metadata
 
 
 def read_point(path: Path, key: str, statistics: tuple[str, ...]) -> tuple[PointMetadata, FlipSensitivity]:

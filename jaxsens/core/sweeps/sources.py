@@ -42,7 +42,7 @@ from jaxsens.core.models.transformer.module import (
 )
 from jaxsens.core.results.measured import fingerprint
 from jaxsens.core.sweeps.inputs import GivenWords, OwnWords, Symbols, TextFile
-from jaxsens.core.sweeps.jobs.job import one_line
+from jaxsens.core.sweeps.job import one_line
 
 EVERY = "every coordinate"
 
@@ -366,7 +366,11 @@ def own_source(
         with numerics(model.dtype):
             model, shape, _ = traced_model(model, example[0])
     except InputError as error:
-        problems.note((), _for_a_sweep(error, *example))
+        why = one_line(error)
+        why = why if why.startswith("make(") else f"make(n={example[0]}, seed={example[1]}): {why}"
+        if any(one.path == ("readout",) for one in error.problems):  # a sweep has no `readout`
+            why += "; in a sweep return the row: lambda tokens: model(tokens)[-1]"
+        problems.note((), why)
         return None
     return ModelSource(
         weights="own",
@@ -397,15 +401,6 @@ def _sha256(model: Any, n: int) -> str:
         except Exception:
             traced_model(model, n)
             raise
-
-
-def _for_a_sweep(error: InputError, n: int, seed: int) -> str:
-    """What is wrong with a model. A sweep has no `readout`: the model itself returns the row that is read."""
-    message = one_line(error)
-    message = message if message.startswith("make(") else f"make(n={n}, seed={seed}): {message}"
-    if any(one.path == ("readout",) for one in error.problems):
-        message += "; in a sweep return the row: lambda tokens: model(tokens)[-1]"
-    return message
 
 
 def _alphabet_size(model: Model, flips: Flips | None) -> int:

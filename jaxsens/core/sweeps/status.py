@@ -22,10 +22,9 @@ from jaxsens.core.base.text import duration
 from jaxsens.core.choose import PlannedRun, here
 from jaxsens.core.engines.request import Request
 from jaxsens.core.explain import planned_run
-from jaxsens.core.sweeps.jobs.job import Failure
-from jaxsens.core.sweeps.jobs.notes import failure_of, read_failure, see_what_others_wrote
-from jaxsens.core.sweeps.jobs.progress import TimeLeft
+from jaxsens.core.sweeps.job import Failure, failure_of, read_failure, see_what_others_wrote
 from jaxsens.core.sweeps.points import Point, read_point
+from jaxsens.core.sweeps.progress import TimeLeft
 from jaxsens.core.sweeps.sweep import PlannedPoint, SweepPlan, read_plan
 from jaxsens.core.sweeps.tables import PointTable, SweepTable
 

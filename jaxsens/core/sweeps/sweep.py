@@ -24,21 +24,19 @@ from jaxsens.core.base.files import there_are, write_text
 from jaxsens.core.base.registry import entries
 from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.base.text import print_text
-from jaxsens.core.placement.placement import Placement
-from jaxsens.core.placement.process_group import ProcessGroup
+from jaxsens.core.placement.placement import Placement, ProcessGroup
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.inputs import Inputs
-from jaxsens.core.sweeps.jobs.job import Job, Outcome, Record, read_finished, run, write_table
-from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.job import Job, Outcome, Record, read_finished, run, write_table
 from jaxsens.core.sweeps.points import (
     STATUS_COLUMN,
     Measurement,
     Point,
     PointMetadata,
-    describe_point,
     read_point,
     write_point,
 )
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.sources import EVERY, ModelSource, Weights, coordinates
 from jaxsens.core.sweeps.tables import PointTable, RecordTable, SweepTable, TablePoint, read_sweep_table
 
@@ -207,6 +205,8 @@ class Sweep:
         every = {variant.source.symbols for variant in self.variants}
         # What all variants read: without the end-of-sequence symbol where not all have it.
         read = every.pop() if len(every) == 1 else every.pop().without_end()
+        own = self.measure.measure.outputs
+        outputs = own if own is None else EVERY if isinstance(own, str) else coordinates(own)
         return SweepPlan(
             config=self.text,
             **row_of(self, ("title", "claim", "lengths", "seeds", "statistics", "fit_from")),
@@ -219,7 +219,7 @@ class Sweep:
                     variant.source.bounded,
                     variant.source.expanded,
                     variant.source.weights,
-                    _measured(variant.source, self.measure.measure.outputs),
+                    variant.source.designated if outputs is None else outputs,
                     variant.source.exact_length,
                     variant.source.temperature,
                 )
@@ -236,13 +236,6 @@ class Sweep:
 
 def _planned(point: Point, item: Point | TablePoint) -> PlannedPoint:
     return PlannedPoint(point.variant, point.n, point.seed, item.key, item.path(Path()).as_posix())
-
-
-def _measured(source: ModelSource, outputs: str | tuple[int, ...] | None) -> str:
-    """In words, which coordinates of the output enter the norm."""
-    if outputs is None:
-        return source.designated
-    return EVERY if isinstance(outputs, str) else coordinates(outputs)
 
 
 # The directory
@@ -445,15 +438,13 @@ class PointsJob(Job[Point, PointMetadata]):
         model, inside = item.model(), partial(reporter.inside, str(item))
         arguments = model, item.tokens(), item.seed, inside, placement, item.seeds
         result = item.measure.flip_sensitivity(*arguments)
-        statistics = self.sweep.statistics
-        if self.sharing is not None and self.sharing.rank:
-            return describe_point(item, result, statistics, time.perf_counter() - began)
+        writes = self.sharing is None or self.sharing.rank == 0
         tables = {
             name: table.of_point(model, result) if table.applies(item.source) else None
-            for name, table in self._tables.items()
+            for name, table in (self._tables.items() if writes else ())
         }
-        seconds = time.perf_counter() - began
-        return write_point(self.directory, item, result, statistics, seconds, tables)
+        seconds, directory = time.perf_counter() - began, self.directory if writes else None
+        return write_point(directory, item, result, self.sweep.statistics, seconds, tables)
 
     def write_tables(self, records: Sequence[PointMetadata]) -> None:
         if self.plans:

@@ -24,8 +24,8 @@ from jaxsens.core.engines.engine import Cost
 from jaxsens.core.models.adapters import Model
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.points import Point, PointMetadata
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.sources import ModelSource
 
 

@@ -19,7 +19,7 @@ from jaxsens.core.base.strict import field_names, later, read_fields
 from jaxsens.core.models.transformer.config import Dtype
 from jaxsens.core.models.transformer.module import plain
 from jaxsens.core.sweeps.sources import EVERY, ModelSource, SourceKind
-from jaxsens.formal.constructions import chiang_cholak, length_independent
+from jaxsens.formal.constructions import chiang_cholak
 from jaxsens.formal.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.formal.constructions.compiler import CompiledTransformer, compile_formula
 from jaxsens.formal.constructions.conditions import (
@@ -30,7 +30,7 @@ from jaxsens.formal.constructions.conditions import (
     check_choices,
     refuse,
 )
-from jaxsens.formal.constructions.dyck import dyck
+from jaxsens.formal.constructions.programs import dyck, length_independent_parity
 from jaxsens.formal.logic import LIBRARY, parse, symbols
 
 DYCK = "dyck"
@@ -102,7 +102,7 @@ def construction(
         if name in REFERENCES:
             model = REFERENCES[name](**_usable(condition, problems, **common), **kept)
         elif name == LENGTH_INDEPENDENT:
-            model = length_independent.parity("unbounded" if condition is None else condition, **common)
+            model = length_independent_parity("unbounded" if condition is None else condition, **common)
         elif name == DYCK:
             model = dyck(**kept, condition=chosen, **common)
         else:

@@ -106,7 +106,6 @@ class FormulaLanguage(Language):
 
     @property
     def no_law(self) -> str | None:
-        """Why there is no law of the next symbol; None if there is one."""
         if self.automaton is not None:
             return None
         return (
@@ -218,9 +217,8 @@ class FormulaLanguage(Language):
     def _length_probabilities(self, longest: int) -> np.ndarray:
         """e (1 - e)^l P(l uniform symbols are a member) / g(start)."""
         block = min(longest + 1, BLOCK)
-        ends = np.empty(
-            (len(self._lawful), block)
-        )  # P(member after each number of further symbols), from each state
+        # P(member after each number of further symbols), from each state
+        ends = np.empty((len(self._lawful), block))
         ends[:, 0] = self._lawful.accepting
         for i in range(1, block):
             ends[:, i] = self._matrix @ ends[:, i - 1]

@@ -10,9 +10,8 @@ from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.formal.languages.base import Language
 from jaxsens.formal.languages.dyck import Dyck
-from jaxsens.formal.languages.flip_flop import FlipFlop
 from jaxsens.formal.languages.formula import FormulaLanguage
-from jaxsens.formal.languages.set_complement import SetComplement
+from jaxsens.formal.languages.memory import FlipFlop, SetComplement
 from jaxsens.formal.languages.simple import EqualBlocks, Majority, OneStar, Parity
 from jaxsens.formal.logic.formulas import Formula
 

@@ -141,10 +141,6 @@ class PositionPredicate(Formula):
         return str(self.predicate)
 
 
-def _modulo_problem(modulus: int, remainder: int) -> str | None:
-    return None if 0 <= remainder < modulus else "the remainder must be one of 0, ..., modulus - 1"
-
-
 def _prime(value: int, length: int) -> bool:
     return value >= 2 and all(value % factor for factor in range(2, isqrt(value) + 1))
 
@@ -155,7 +151,9 @@ MODULO = PredicateFamily(
     "mod",
     ("modulus", "remainder"),
     lambda value, length, modulus, remainder: value % modulus == remainder,
-    problem=_modulo_problem,
+    problem=lambda modulus, remainder: (
+        None if 0 <= remainder < modulus else "the remainder must be one of 0, ..., modulus - 1"
+    ),
 )
 EXACTLY = PredicateFamily("exactly", ("value",), lambda value, length, wanted: value == wanted)
 FIRST = PredicateFamily("first", (), lambda value, length: value == 1)

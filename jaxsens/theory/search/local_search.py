@@ -172,15 +172,6 @@ class SearchProgress(NamedTuple):
     value: float | None
 
 
-class Found(NamedTuple):
-    """A word, its objective and its largest flip."""
-
-    value: float
-    tokens: tuple[int, ...]
-    position: int
-    symbol: int
-
-
 class BudgetSpent(Exception):
     """The budget has no measurement left."""
 
@@ -202,7 +193,7 @@ class Measurements:
     problem: SearchTask
     budget: int | None
     used: int = 0
-    best: Found | None = None
+    best: Measured | None = None
     history: list[tuple[int, float]] = field(default_factory=list)
     progress: Callable[[SearchProgress], None] | None = None
     restarts: list[Restart] = field(default_factory=list)
@@ -218,8 +209,7 @@ class Measurements:
         measured = self.problem.measure(word)
         self.used += 1
         if self.best is None or measured.value > self.best.value:
-            position, symbol = measured.flip(*measured.largest)
-            self.best = Found(measured.value, tuple(word.tolist()), position, symbol)
+            self.best = measured
             self.history.append((self.used, measured.value))
         if self.progress is not None:
             self.progress(SearchProgress(self.used, self.budget, self.best.value))

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from jaxsens.core.base.errors import shortened
-from jaxsens.core.sweeps.jobs.job import Record
+from jaxsens.core.sweeps.job import Record
 
 PARTS = {
     "worst": "worst input",

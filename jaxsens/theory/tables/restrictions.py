@@ -17,7 +17,7 @@ from jaxsens.core.base import stopping
 from jaxsens.core.base.text import markdown_table
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import Transformer
-from jaxsens.core.sweeps.jobs.job import Named, RowsJob
+from jaxsens.core.sweeps.job import Named, RowsJob
 from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.misclassified import misclassified_pair
 from jaxsens.theory.hard_attention.restrict import restrict

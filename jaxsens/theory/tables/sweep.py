@@ -24,11 +24,11 @@ from jaxsens.core.engines.options import Auto
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.placement.placement import Placement
-from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.points import Point
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.sources import SEEDED, ModelSource
 from jaxsens.core.sweeps.tables import RecordTable, TablePoint
-from jaxsens.theory.search.options import Search
+from jaxsens.theory.search.problem import Search
 from jaxsens.theory.tables.record import BOUND_COLUMNS, BoundRecord
 
 BOUNDS_FORMAT = 3

@@ -20,8 +20,8 @@ from jaxsens.core.base.strict import STRICT, checked_by
 from jaxsens.core.models.parts.initialisation import generator
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.sweeps.inputs import RandomWords, Symbols
-from jaxsens.core.sweeps.jobs.progress import Reporter
 from jaxsens.core.sweeps.points import Point
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.sources import ModelSource
 from jaxsens.core.sweeps.tables import RecordTable, TablePoint
 from jaxsens.formal.languages import Language

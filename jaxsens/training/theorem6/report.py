@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsens.core.report.data import spreads
+from jaxsens.core.report.data import SweepData, spreads, text
 from jaxsens.core.report.figures import ReportFigure, panel_figure
 from jaxsens.core.report.fits import enumeration
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import Guide, Line, Panel, variant_styles
-from jaxsens.core.report.sweep_data import SweepData
-from jaxsens.core.report.texts import text
 from jaxsens.core.sweeps.sweep import row_of
 from jaxsens.formal.languages import Dyck, Language
 from jaxsens.training.baselines import NEVER
@@ -35,8 +33,17 @@ def evaluation_sections(data: SweepData, records: Sequence[EvaluationRecord]) ->
         return []
     about = [text("known-of-trained-models"), text("trained-models")]
     sampled = {point.variant for point in data.metadata if point.flips < point.population}
-    parts = (section for group in groups(records) for section in _sections(group, sampled))
-    return [Section("What the models learned", about, tables=[model_table(records)]), *parts]
+    sections = [Section("What the models learned", about, tables=[model_table(records)])]
+    for group in groups(records):
+        if group.task == "prediction":
+            verb, figure, table = "Predicting", cross_entropy_figure(group), prediction_table(group)
+        else:
+            verb, figure, table = "Recognising", recognition_figure(group), recognition_table(group)
+        by_hand = [name for name, trained in group.reach.items() if trained is None]
+        about = [text("few-matter")] if group.has_choice and sampled.intersection(group.names) else []
+        about += [text("set-by-hand", names=enumeration(by_hand), never=NEVER)] if by_hand else []
+        sections.append(Section(f"{verb} {group.title}", about, sentences(group), [figure], [table]))
+    return sections
 
 
 @dataclass(frozen=True)
@@ -125,17 +132,6 @@ def groups(records: Sequence[EvaluationRecord]) -> tuple[Group, ...]:
         Group(task, each[0].learned, f"{task}-{k}", tuple(each))
         for k, ((task, _), each) in enumerate(found.items(), start=1)
     )
-
-
-def _sections(group: Group, sampled: set[str]) -> list[Section]:
-    if group.task == "prediction":
-        verb, figure, table = "Predicting", cross_entropy_figure(group), prediction_table(group)
-    else:
-        verb, figure, table = "Recognising", recognition_figure(group), recognition_table(group)
-    by_hand = [name for name, trained in group.reach.items() if trained is None]
-    about = [text("few-matter")] if group.has_choice and sampled.intersection(group.names) else []
-    about += [text("set-by-hand", names=enumeration(by_hand), never=NEVER)] if by_hand else []
-    return [Section(f"{verb} {group.title}", about, sentences(group), [figure], [table])]
 
 
 def sentences(group: Group) -> tuple[str, ...]:

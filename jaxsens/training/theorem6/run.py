@@ -3,22 +3,8 @@
 All state is in the files: what was killed is resumed by running it again. Trainings go on from their newest checkpoint,
 points and evaluations are kept one by one.
 
-The config is a TOML file, read strictly. All wrong fields are reported at once, then all that do not fit together:
-
-title = "..."                       for the report
-claim = "..."
-lengths = [16, 32, 64]              n, the symbols of a word or prefix; the boundary symbol is not counted
-seeds = 5                           of the words that are drawn: 0..4, or a list
-words = 64                          words a length and seed for cross-entropy and accuracy
-inputs = 1                          words a length and seed whose flips are measured
-fit_from = 2                        only lengths from this one on enter the fitted exponents
-
-[measure], [placement]              as in a sweep, of replaced symbols at all positions
-
-[[model]]                           name, description, and one of
-train = "file.toml"                 a training config, relative to this file
-[model.train]                       or the tables of a training config themselves
-exact = "rnn"                       or the hand-set recurrent network for PARITY, with its end_probability
+The config is a TOML file, read strictly: `Theorem6Tables` has its keys. All wrong fields are reported at once, then all
+that do not fit together.
 """
 
 from __future__ import annotations
@@ -43,9 +29,9 @@ from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import build, check_runs
 from jaxsens.core.sweeps.beyond import check_estimates
 from jaxsens.core.sweeps.config import Name, Settings, check_measure, check_points
-from jaxsens.core.sweeps.jobs.job import Named, Outcome, RowsJob, run
-from jaxsens.core.sweeps.jobs.progress import Reporter
+from jaxsens.core.sweeps.job import Named, Outcome, RowsJob, run
 from jaxsens.core.sweeps.points import Measurement, select
+from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.sweep import Sweep, SweepVariant, row_of, run_whole
 from jaxsens.formal.languages import Language, Parity
 from jaxsens.training.baselines import exact_parity_rnn
@@ -76,7 +62,7 @@ class Theorem6Model:
     Attributes:
         name: of the model, unique within the experiment.
         description: one line for plots and tables; made from the training where empty.
-        train: a training config: its file, or its tables. Give this or `exact`.
+        train: a training config: its file, relative to this one, or its tables. Give this or `exact`.
         exact: "rnn", the recurrent network for PARITY whose weights are set by hand.
         end_probability: with `exact`: that of PARITY, which the network knows.
     """
@@ -144,7 +130,7 @@ class Theorem6Model:
 
 @dataclass(frozen=True)
 class Theorem6Tables(Settings):
-    """The tables of the experiment's config: n counts the symbols of a word or prefix.
+    """The tables of the experiment's config: n counts the symbols of a word or prefix, without the boundary symbol.
 
     Attributes:
         words: words a length and seed for cross-entropy and accuracy.
@@ -256,12 +242,12 @@ def run_theorem6(
         InputError: before any training, if the directory holds trainings by other configs: all of them; after it, if
             the directory holds points of another config.
     """
-    trained = [(model.name, model.train) for model in experiment.model if model.train is not None]
+    trained = {model.name: model.train for model in experiment.model if model.train is not None}
+    folders = {name: directory / "models" / name for name in trained}
     problems = Problems(str(directory))
-    for name, config in trained:
-        folder = directory / "models" / name
+    for name, folder in folders.items():
         try:
-            check_directory(folder, config)
+            check_directory(folder, trained[name])
         except InputError as error:
             remedy = f"name another directory, or remove {folder} to train it again"
             for one in error.problems:
@@ -269,18 +255,17 @@ def run_theorem6(
     problems.raise_if_any()
     select(_sweep(experiment, {}, {}).points, only, shard)  # refuses before anything is trained
     first, every = (0, 1) if shard is None else map(int, shard.split("/"))
-    own = {name for name, _ in trained[first::every]}
+    own = {*[*trained][first::every]}
     sources: dict[str, LearnerSource] = {}
 
-    def compute(value: tuple[str, TrainConfig], reporter: Reporter) -> LearnerSource:
-        (name, config), folder = value, directory / "models" / value[0]
+    def compute(name: str, reporter: Reporter) -> LearnerSource:
+        config, folder = trained[name], folders[name]
         model = train_shown(config, folder, name, reporter) if name in own else _trained(folder, config)
         sources[name] = trained_source(model, own_words=True)
         return sources[name]
 
-    trained.sort(key=lambda one: one[0] not in own)  # the others may be trained meanwhile
-    items = [Named(name, (name, config), (name, 1)) for name, config in trained]
-    job = RowsJob(items, compute, LearnerSource, {}, None)
+    names = sorted(trained, key=lambda name: name not in own)  # the others may be trained meanwhile
+    job = RowsJob([Named(name, name, (name, 1)) for name in names], compute, LearnerSource, {}, None)
     job.directory = directory  # what takes no more if a training does not
     outcome = run(job, console)
     failures = {str(failure.item): failure.message for failure in outcome.failures}
@@ -300,16 +285,13 @@ def _trained(folder: Path, config: TrainConfig) -> TrainedModel:
 
 def _sweep(experiment: Theorem6, sources: Mapping[str, LearnerSource], failures: Mapping[str, str]) -> Sweep:
     """The sweep of the models that were trained. Points of the others fail, and say why."""
+    variants = []
+    for model in experiment.model:
+        source = sources.get(model.name) or model.source(failures.get(model.name, "not trained yet"))
+        variants.append(SweepVariant(model.name, model.line, source))
     return Sweep(
         **row_of(experiment, ("title", "claim", "lengths", "seeds", "measure", "text", "fit_from")),
-        variants=tuple(
-            SweepVariant(
-                model.name,
-                model.line,
-                sources.get(model.name) or model.source(failures.get(model.name, "not trained yet")),
-            )
-            for model in experiment.model
-        ),
+        variants=tuple(variants),
         statistics=("mean", "max"),
         inputs=LanguageWords(experiment.inputs),
         tables={"evaluation": Evaluation(experiment.words)},

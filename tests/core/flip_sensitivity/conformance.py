@@ -22,6 +22,7 @@ from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.engines.incremental import incremental_engine
 from jaxsens.core.engines.vmap import VmapEngine
+from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model, TransformerApply
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
@@ -83,9 +84,8 @@ def engine_of(
         return VmapEngine(measure, outputs, TransformerApply(config))
     if name == "incremental":
         apply = TransformerApply(config)
-        return incremental_engine(
-            Model(apply, None, lambda tokens: None, config, readout=config.readout), measure, outputs
-        )
+        model = Model(apply, None, lambda tokens: None, config, readout=config.readout)
+        return incremental_engine(model, measure, outputs, Substitute())
     return None if difference.refusal(config) else DifferenceEngine(measure, outputs, config)
 
 

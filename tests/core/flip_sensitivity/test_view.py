@@ -17,9 +17,9 @@ import jaxsens
 from jaxsens import FlipSensitivity
 from jaxsens.core.models.transformer.layered import LayeredModel
 from jaxsens.core.models.transformer.layers import layered_transformer
+from jaxsens.core.results import picture
 from jaxsens.core.results.measured import Provenance
-from jaxsens.core.results.pictures import picture
-from jaxsens.core.results.pictures.view import spaced, text_pieces
+from jaxsens.core.results.picture import spaced, text_pieces
 from jaxsens.core.results.statistics import Estimated
 from tests.made_results import made
 from tests.refusals import refused

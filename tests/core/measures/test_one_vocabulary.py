@@ -17,7 +17,7 @@ from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Comparison, Function, Measure
 from jaxsens.core.sweeps.config import Settings
-from jaxsens.core.sweeps.placement_table import PlacementTable
+from jaxsens.core.sweeps.inputs import PlacementTable
 from jaxsens.core.sweeps.points import Measurement
 
 COUNT, OPTIONAL = ("3", "0"), ("3", "0.5")

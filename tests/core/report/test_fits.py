@@ -22,7 +22,7 @@ from jaxsens.core.report.fits import (
     statistic_name,
     summary_sentence,
 )
-from jaxsens.core.report.page import write_local_slopes, write_summary
+from jaxsens.core.report.page import write_fits
 from tests.core.report.synthetic import points, power, six_variants
 from tests.refusals import refused
 
@@ -82,7 +82,7 @@ def test_a_value_that_no_norm_can_take_is_refused(value):
 
 def test_summary_csv_has_exactly_the_columns_promised_and_every_digit(tmp_path):
     fits = fit_exponents(six_variants())
-    write_summary(tmp_path / "summary.csv", fits)
+    write_fits(tmp_path, fits)
     lines = (tmp_path / "summary.csv").read_text().splitlines()
     assert (
         lines[0]
@@ -95,7 +95,7 @@ def test_summary_csv_has_exactly_the_columns_promised_and_every_digit(tmp_path):
             expected = getattr(fit, column)
             assert float(row[column]) == expected or (math.isnan(expected) and row[column] == "nan")
     assert np.sum(np.isnan(pd.read_csv(tmp_path / "summary.csv")["exponent"].to_numpy())) == 2
-    assert [file.name for file in tmp_path.iterdir()] == ["summary.csv"]
+    assert {file.name for file in tmp_path.iterdir()} == {"summary.csv", "local_slopes.csv"}
 
 
 MINUS = "\N{MINUS SIGN}"
@@ -126,7 +126,7 @@ def test_the_file_holds_every_local_slope_with_its_interval(tmp_path):
     fits = fit_exponents(
         points({"a": {"mean": power(-1), "max": falling_ever_faster}, "b": {"mean": power(0)}})
     )
-    write_local_slopes(tmp_path / "local_slopes.csv", fits)
+    write_fits(tmp_path, fits)
     found = pd.read_csv(tmp_path / "local_slopes.csv")
     assert [*found.columns] == ["variant", "statistic", "low", "high", "slope", "ci_low", "ci_high", "seeds"]
     own = found[(found["variant"] == "a") & (found["statistic"] == "max")]

@@ -17,7 +17,7 @@ from jaxsens import load_result
 from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.report.fits import fit_exponents
 from jaxsens.core.sweeps.config import load_sweep_config
-from jaxsens.core.sweeps.points import compute, describe_point, is_statistic, read_point, select, write_point
+from jaxsens.core.sweeps.points import compute, is_statistic, read_point, select, write_point
 from jaxsens.core.sweeps.sweep import PointsJob, point_row, run_sweep
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, quiet, tiny_sweep
 from tests.made_results import made
@@ -264,7 +264,7 @@ def test_a_point_keeps_what_its_statistics_are_at_most(tmp_path):
 
 def test_a_sample_that_is_not_resolved_is_at_most_and_no_lower_bound():
     drawn = dataclasses.replace(FLOOR.flips, populations=np.array([100]))
-    point = describe_point(POINT, dataclasses.replace(FLOOR, flips=drawn), KEPT, 1.0)
+    point = write_point(None, POINT, dataclasses.replace(FLOOR, flips=drawn), KEPT, 1.0)
     assert point.status("max") == "at most"
 
 
@@ -274,7 +274,7 @@ def test_a_plateau_of_rounding_is_not_fitted():
         true = np.full(4, float(n) ** -4)
         # Engines that subtract outputs see their rounding in place of smaller changes.
         seen = made(np.maximum(true, 3e-7), resolution=1e-6)
-        rows.append(point_row(describe_point(POINT, seen, KEPT, 1.0)) | {"variant": "a", "n": n})
+        rows.append(point_row(write_point(None, POINT, seen, KEPT, 1.0)) | {"variant": "a", "n": n})
     mean, _ = fit_exponents(pd.DataFrame(rows))
     assert mean.unresolved == 5  # 16^-4 is 1.5e-5, which 1e-6 blurs by over 1 %
     assert np.isnan(mean.exponent)

@@ -20,8 +20,8 @@ import jaxsens
 from jaxsens import Softmax, flip_sensitivity
 from jaxsens.core.models.parts.positions import CoordinateTerm
 from jaxsens.formal.constructions.chiang_cholak import ReferenceTransformer, ReferenceVariant, first, parity
-from jaxsens.formal.constructions.length_independent import SHARPNESS
-from jaxsens.formal.constructions.length_independent import parity as independent_parity
+from jaxsens.formal.constructions.programs import PARITY_SHARPNESS as SHARPNESS
+from jaxsens.formal.constructions.programs import length_independent_parity as independent_parity
 from tests.formal.constructions.many_words import activations, every_word, wrong_values
 from tests.refusals import refused
 from tests.tolerances import SUBTRACTED

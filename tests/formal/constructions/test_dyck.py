@@ -10,7 +10,7 @@ from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import AverageHard
 from jaxsens.formal.constructions.compiler import CompiledTransformer
 from jaxsens.formal.constructions.conditions import ConditionName
-from jaxsens.formal.constructions.dyck import dyck
+from jaxsens.formal.constructions.programs import dyck
 from jaxsens.formal.logic.library import brackets
 from tests.formal.constructions.many_words import activations, every_word, trace
 

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 
 from jaxsens import InputError, Softmax, Transformer, TransformerConfig
 from jaxsens.core.models.parts.schedules import Schedule
-from jaxsens.formal.constructions import uniform_tieless
+from jaxsens.formal.constructions import soften
 from jaxsens.formal.constructions.conditions import KAPPA, lookup_sharpness, lookup_value_error
 from jaxsens.formal.constructions.network import AT_LEAST_ZERO, EQUALS_ZERO, ROUND, Units
-from jaxsens.formal.constructions.soften import error_bound, warmest_temperature
-from jaxsens.formal.constructions.uniform_tieless import (
-    UniformTieless,
+from jaxsens.formal.constructions.soften import (
     all_inputs,
     batches,
+    error_bound,
     measure,
     uniform_heads,
+    warmest_temperature,
 )
 from tests import reference
 from tests.formal.constructions import many_words
@@ -47,7 +47,7 @@ from tests.refusals import refusal, refused
 
 
 @cache
-def measured_model(structure: str, seed: int, n: int) -> tuple[Transformer, UniformTieless]:
+def measured_model(structure: str, seed: int, n: int):
     model = random_model(structure, seed)
     return model, measure(model, n)
 
@@ -227,7 +227,7 @@ def test_gaps_and_magnitudes_are_those_of_the_definition(structure):
 def test_batches_change_nothing(monkeypatch):
     model = random_model("two layers of two heads", seed=2)
     whole = measure(model, 4)
-    monkeypatch.setattr(uniform_tieless, "PRODUCTS_IN_MEMORY", 3 * 16 * 6)
+    monkeypatch.setattr(soften, "PRODUCTS_IN_MEMORY", 3 * 16 * 6)
     tried = list(batches(model.config, all_inputs(model.config, 4)))
     assert [len(batch) for batch in tried] == [3] * 6
     parts = measure(model, 4)

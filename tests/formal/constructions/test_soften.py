@@ -15,8 +15,7 @@ import jaxsens
 from jaxsens import InputError, Softmax, Transformer, compile_formula
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.schedules import Schedule
-from jaxsens.formal.constructions.soften import SoftenedTransformer, largest_difference, soften
-from jaxsens.formal.constructions.uniform_tieless import all_inputs
+from jaxsens.formal.constructions.soften import SoftenedTransformer, all_inputs, largest_difference, soften
 from tests.formal.constructions import many_words
 from tests.formal.constructions.tieless_models import (
     FRACTION,

@@ -9,10 +9,10 @@ import pytest
 
 from jaxsens import InputError, compile_formula, construction
 from jaxsens.cli import main
+from jaxsens.formal.constructions import table as constructions_table
 from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, catalogue, names
 from jaxsens.formal.constructions.conditions import Condition, ConditionName
-from jaxsens.formal.tables import constructions_table
-from jaxsens.formal.tables.constructions_table import (
+from jaxsens.formal.constructions.table import (
     CASES,
     TABLES,
     Exactness,

@@ -285,7 +285,7 @@ def test_a_sweep_loads_the_programs_of_another_and_its_numbers_are_the_same(tmp_
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     kept = []
     for name in ("first", "second"):
-        command = [sys.executable, "-m", "jaxsens.cli", "sweep", str(tmp_path / "tiny.toml")]
+        command = [sys.executable, "-m", "jaxsens", "sweep", str(tmp_path / "tiny.toml")]
         command += ["--out", str(tmp_path / name), "--compilation-cache", str(tmp_path / "kept")]
         command += ["--shard", "0/2"]
         ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -23,8 +23,8 @@ from jaxsens.core.measures import L2, Decision, Measure
 from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.models.parts.weighting import Sigmoid, SinkSoftmax
 from jaxsens.core.results import rounding
-from jaxsens.core.results.pictures.picture import page
-from jaxsens.core.results.pictures.plot import draw_profile
+from jaxsens.core.results.picture import page
+from jaxsens.core.results.plot import draw_profile
 from jaxsens.core.results.rounding import ForwardPass, forward_pass, unreliable
 from jaxsens.first_order import run
 from tests.made_results import made as result_of

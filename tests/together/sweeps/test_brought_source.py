@@ -139,7 +139,7 @@ from typing import ClassVar
 
 from jaxsens.core.engines.engine import Cost
 from jaxsens.core.base.strict import STRICT
-from jaxsens.core.sweeps.jobs.job import Record
+from jaxsens.core.sweeps.job import Record
 from jaxsens.core.report.page import ReportTable, Section
 from jaxsens.core.sweeps.tables import PointTable, RecordTable
 

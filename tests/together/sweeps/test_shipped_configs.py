@@ -12,7 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens.cli import main
-from jaxsens.cli.planning.plan import Plan, job_file, known_devices, planned, target_called
+from jaxsens.cli.plan import Plan, job_file, known_devices, planned, target_called
 from jaxsens.core.sweeps.config import load_sweep_config
 from jaxsens.training.generalisation import Generalisation
 from jaxsens.training.theorem6.run import load_theorem6_config

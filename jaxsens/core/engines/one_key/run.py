@@ -93,11 +93,10 @@ def over_changed_rows(
 
     def block(k: Array, so_far: Carry) -> Carry:
         # The last block overlaps the one before it, so that all blocks have the same size.
-        begin = jnp.minimum(k * size, n - size)
-        new = rows(begin + jnp.arange(size))
-        return jax.tree.map(
-            lambda whole, part: jax.lax.dynamic_update_slice_in_dim(whole, part, begin, axis), so_far, new
-        )
+        places = jnp.minimum(k * size, n - size) + jnp.arange(size)
+        # Not slices updated in place: with them XLA makes `difference` a fifth slower at three layers.
+        at = (*[slice(None)] * axis, places)
+        return jax.tree.map(lambda whole, part: whole.at[at].set(part), so_far, rows(places))
 
     return jax.lax.fori_loop(first // size, -(-stop // size), block, unchanged)
 
@@ -186,9 +185,7 @@ ONE_MOVED_KEY: tuple[type[Weighting], ...] = (*SOFTMAXES, Sigmoid)
 
 
 def weighting_refusal(engine: str, model: Layered) -> str | None:
-    """Returns why an engine does not support a model's weightings, or where its parameters are, or None if it does."""
-    if model.mesh is not None:
-        return f"{engine} keeps a copy of what layers read, and the model's parameters are split over devices"
+    """Returns why an engine does not support a model's weightings, or None if it does."""
     for k in range(model.layers):
         weighting = model.attention(k).weighting
         if type(weighting) not in ONE_MOVED_KEY:

@@ -1,8 +1,17 @@
-"""DYCK-k, balanced words of k kinds of brackets, by the S-RASP program of Yang et al. (2026), Appendix E, made soft.
+"""Programs written by hand, each as a network: DYCK-k, and PARITY with nothing that depends on n.
 
-The program counts how many brackets are open. It finds the left bracket that each right one closes, which is the
-nearest of its depth, and looks for an error: a right bracket of another kind than that, or one that closes nothing.
-docs/named-constructions.md has its steps, and shows that the temperature 1/n suffices.
+DYCK-k, balanced words of k kinds of brackets, is the S-RASP program of Yang et al. (2026), Appendix E, made soft. The
+program counts how many brackets are open. It finds the left bracket that each right one closes, which is the nearest of
+its depth, and looks for an error: a right bracket of another kind than that, or one that closes nothing.
+
+PARITY takes three layers of softmax attention at temperature 1, with position embeddings that do not depend on n.
+Kozachinskiy, Steifer and Wałęga (Parity, Sensitivity, and Transformers, 2026, arXiv 2602.05896) prove that four layers
+suffice. The network here is jaxsens' own, with the properties that they claim. Nothing in it knows n: parameters,
+scores and embeddings are the same at every length, and with or without the future mask. Below, n is the number of keys
+that a row sees, and C the number of ones among them.
+
+docs/named-constructions.md has the steps and layers of both, shows that the temperature 1/n suffices for DYCK-k, and
+proves what PARITY's layers do.
 """
 
 from __future__ import annotations
@@ -11,10 +20,13 @@ from typing import Literal
 
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.inputs import count
+from jaxsens.core.models.parts.positions import Component, Limb
+from jaxsens.core.models.parts.weighting import Softmax
 from jaxsens.formal.constructions.compiler import CompiledTransformer, Promise, make
 from jaxsens.formal.constructions.conditions import KAPPA, Condition, ConditionName, Read, check_choices
 from jaxsens.formal.constructions.network import (
     AT_LEAST_ZERO,
+    PLACES,
     ROUND,
     Affine,
     Builder,
@@ -25,11 +37,11 @@ from jaxsens.formal.constructions.network import (
 from jaxsens.formal.constructions.operators import SINCE_ERROR
 from jaxsens.formal.logic.library import brackets
 
-SHARPNESS = 20.0
+DEPTH_SHARPNESS = 20.0
 """g, the sharpness of the look-ups of depths. Their errors are then nearly equal at neighbouring positions, and the
 look-ups return whole numbers in float32, since 2 e^-20 is below half its roundoff."""
 
-LOOKED_UP_ERROR = 1 / 16
+DEPTH_ERROR = 1 / 16
 """How far E, E^2, n E and n E^2 may be from whole numbers. They are within 4.1 n e^-20, which is 1/16 at n = 7 * 10^6.
 The exception is n E^2 where E = n, at the end of a word of left brackets only: n times as much, which moves nothing
 else."""
@@ -48,7 +60,7 @@ def dyck(
     dtype: Literal["float32", "float64"] = "float64",
     read: Read = "output",
 ) -> CompiledTransformer:
-    """The transformer of DYCK-k: 5 layers with 6 + k heads in all (temperature, float64). The module describes it.
+    """The transformer of DYCK-k: 5 layers with 6 + k heads in all (temperature, float64).
 
     The coordinate `model.output` of the last activations is exactly 1 at every position up to which the word is
     balanced, each left bracket closed by a right one of its kind, and exactly 0 at all others, in every condition
@@ -56,12 +68,9 @@ def dyck(
 
     Args:
         kinds: k, the number of kinds of brackets; 1 for "(" and ")".
-        condition: "temperature", "unbounded", "temperature-bounded" (not in the paper), "average-hard" or the control
-            "bounded-softmax"; see `CONDITIONS`.
-        autoregressive: Whether the network is future-masked and contains nothing that depends on n. Exists with
-            "temperature", which is then 1/i^2, and "average-hard".
-        dtype: The model's dtype. Scores grow with n, see `promise.exact_length`.
-        read: What `flip_sensitivity` measures by default: the output, the average of errors, or all coordinates.
+        condition, autoregressive, dtype, read: As for `compile_formula`. "temperature-bounded" is not in the paper, and
+            "leftmost-hard" and "rightmost-hard" do not exist. Autoregressive networks exist with "temperature", which
+            is then 1/i^2, and "average-hard".
 
     Raises:
         InputError: With every reason why there is no such network.
@@ -81,7 +90,7 @@ def dyck(
             )
     wanted = Condition(condition, autoregressive)
     builder = Builder(ResidualNetwork(brackets(kinds)), wanted, reciprocals=False, digits=dtype == "float32")
-    output = _program(builder, kinds).coordinates[0]
+    output = _dyck(builder, kinds).coordinates[0]
     promise = Promise(
         text=f"DYCK-{kinds}",
         condition=condition,
@@ -95,7 +104,7 @@ def dyck(
     return make(builder.network, weighting, dtype, output, read, promise)
 
 
-def _program(builder: Builder, kinds: int) -> Affine:
+def _dyck(builder: Builder, kinds: int) -> Affine:
     """The program's output. Every line makes one of the numbers that the program has at every position."""
     network = builder.network
     lefts = [network.symbol(name) for name in network.alphabet[:kinds]]
@@ -121,8 +130,8 @@ def _program(builder: Builder, kinds: int) -> Affine:
 
 def _looked_up(builder: Builder, ratio: Affine, value: Affine) -> Affine:
     """A table's value in row i * ratio(i)."""
-    pairs = builder.table(ratio, builder.inverse("#L"), SHARPNESS)
-    return builder.look_up(pairs, value, LOOKED_UP_ERROR, SHARPNESS)
+    pairs = builder.table(ratio, builder.inverse("#L"), DEPTH_SHARPNESS)
+    return builder.look_up(pairs, value, DEPTH_ERROR, DEPTH_SHARPNESS)
 
 
 def _at_most(builder: Builder, bound: int, ratio: Affine, depth: Affine, left: Affine) -> Affine:
@@ -169,3 +178,75 @@ def _theorem(condition: Condition) -> str:
         "average-hard": f"the hard attention that is simulated by {like}",
         "bounded-softmax": f"the control of {like}: nothing promises that it computes DYCK-k",
     }[condition.name]
+
+
+PARITY_SHARPNESS = 8.0
+"""K, of the Gaussian in layer 2 and of the look-up in layer 3."""
+
+MEAN_ERROR = 1 / 16
+"""How far the mean of the Gaussian may be from its centre; half of the error of the count."""
+
+ODD_ERROR = 1 / 100
+"""How far the value looked up may be from that at C, if C is known within 1/8."""
+
+
+def length_independent_parity(
+    condition: ConditionName = "unbounded",
+    *,
+    autoregressive: bool = False,
+    dtype: Literal["float32", "float64"] = "float64",
+    read: Read = "output",
+) -> CompiledTransformer:
+    """The transformer of PARITY: 3 layers with one head each, softmax at temperature 1, nothing that depends on n.
+
+    The coordinate `model.output` of the last row is exactly 1 if the word has an odd number of ones, and exactly 0 if
+    not; under the future mask that of every row says it of the prefix. The parameters with the mask and without it are
+    the same.
+
+    Args:
+        condition: "unbounded", which says what it is: temperature 1, and embeddings that grow.
+        autoregressive, dtype, read: As for `compile_formula`. Scores grow as n^2.
+
+    Raises:
+        InputError: With every reason why there is no such network.
+    """
+    with collecting("length-independent-parity") as problems:
+        check_choices(condition, autoregressive, dtype, read, problems)
+        if condition != "unbounded" and not problems:
+            remedy = '"unbounded", or leave it out: its temperature is 1, and its embeddings grow with i'
+            problems.add("condition", condition, remedy)
+    network = ResidualNetwork("01")
+    output = _parity(network, "future" if autoregressive else "none", dtype).coordinates[0]
+    promise = Promise(
+        text="PARITY, with positions that do not depend on n",
+        condition=condition,
+        autoregressive=autoregressive,
+        theorem="jaxsens' own construction, with the properties that Kozachinskiy et al. (2026) claim",
+        table_row="none",
+        exact=True,
+    )
+    return make(network, Softmax(), dtype, output, read, promise)
+
+
+def _parity(network: ResidualNetwork, mask: Literal["none", "future"], dtype: str) -> Affine:
+    index, inverse, odd = (network.component(Component(name)) for name in ("index", "reciprocal", "odd"))
+    limbs = [Limb("square", place) for place in range(PLACES["square"])]
+    squares = [network.component(term) for term in (limbs if dtype == "float32" else [Component("square")])]
+    share = network.attend(mask, (), network.symbol("1"))
+    # C/n - 1/2 at n = 1, where the Gaussian knows nothing, and 0 elsewhere.
+    single = network.rectify((share + 2.0 * inverse - 2.0, 1.0), (2.0 * inverse - 1.0, -0.5))
+
+    def scores(centre: Affine, scale: Affine) -> list[Pair]:
+        """K (2 centre j - scale j^2)."""
+        return [
+            (2.0 * PARITY_SHARPNESS * centre, index),
+            *((-PARITY_SHARPNESS * scale, square) for square in squares),
+        ]
+
+    gaussian = scores(0.5 * share + 0.5 * inverse + 0.25, inverse)
+    mean = network.attend(mask, gaussian, index, "centre", MEAN_ERROR, PARITY_SHARPNESS)
+    count = 2.0 * mean - 0.5 * index - 1.0 + single
+    some = network.rectify((count, 1.0), (count - 1.0, -1.0))
+    table = scores(count, Affine(constant=1.0))
+    found = network.attend(mask, table, odd, "table", ODD_ERROR, PARITY_SHARPNESS)
+    return network.shaped((ROUND, found + some - 1.0))

@@ -31,12 +31,12 @@ from jaxsens.core.models.parts.positions import COMPONENTS
 from jaxsens.core.models.transformer.config import Dtype
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.report.fits import least_squares
-from jaxsens.core.sweeps.jobs.job import Named, RowsJob
+from jaxsens.core.sweeps.job import Named, RowsJob
 from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, REFERENCES, Entry, catalogue
 from jaxsens.formal.constructions.chiang_cholak import ReferenceVariant
 from jaxsens.formal.constructions.compiler import CompiledTransformer, Promise, Read, compile_formula
 from jaxsens.formal.constructions.conditions import CONDITIONS, Condition
-from jaxsens.formal.constructions.dyck import brackets, dyck
+from jaxsens.formal.constructions.programs import brackets, dyck
 from jaxsens.formal.logic import LIBRARY, Formula, evaluate_tokens, named_formula, parse
 from jaxsens.formal.logic.library import LETTERS
 

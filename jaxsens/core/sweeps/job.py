@@ -4,6 +4,9 @@ All state is in the records, so a job that was killed is resumed by running it a
 one directory, each on items of its own. What is particular to a sweep, its tables or an experiment is a subclass of
 `Job`.
 
+.RECORD.failed    why the record could not be computed, in one line
+.ITEMS.lock       locked by the process that computes these items, and removed by it
+
 A record is kept under a key and sealed. It is read back as it was written or not at all: a job reports a damaged one
 and computes it again, and a command that only reads a directory tells its user to run the job again.
 """
@@ -11,6 +14,8 @@ and computes it again, and a command that only reads a directory tells its user 
 from __future__ import annotations
 
 import abc
+import fcntl
+import secrets
 import signal
 import time
 import warnings
@@ -28,6 +33,8 @@ from rich.console import Console
 from jaxsens.core.base.errors import InputError, ProcessLost
 from jaxsens.core.base.files import (
     clear_leftovers,
+    made_place,
+    never_a_link,
     only_inside,
     place_of,
     remedy,
@@ -38,8 +45,7 @@ from jaxsens.core.base.files import (
 from jaxsens.core.base.sealed import DamagedFile, digest, read_sealed, write_sealed
 from jaxsens.core.base.stopping import ENDING, check, noting
 from jaxsens.core.base.text import print_text
-from jaxsens.core.sweeps.jobs.notes import alone, forget_failure, note_failure, see_what_others_wrote
-from jaxsens.core.sweeps.jobs.progress import Reporter, TimeLeft, reporting
+from jaxsens.core.sweeps.progress import Reporter, TimeLeft, reporting
 
 
 class Planned(Protocol):
@@ -308,7 +314,7 @@ class _Run(Generic[Item, Row]):
             return "done by another process"
         began, path = time.perf_counter(), self.job.path(item)
         try:
-            with self._warnings_shown(item, reporter):
+            with warnings.catch_warnings(record=True) as caught:
                 record = self.job.compute(item, reporter)
         except Exception as error:  # whatever one item raises, the others are computed
             if takes_no_more(error) or isinstance(error, ProcessLost):
@@ -317,23 +323,17 @@ class _Run(Generic[Item, Row]):
             reporter.failed(f"failed: {self.failures[-1]}")
             note_failure(path, self.failures[-1].message)
             return "failed"
-        forget_failure(path)
+        for warning in caught:  # those of one kind once a group: every longer input repeats them
+            kind = (item.group[0], warning.category)
+            if kind not in self._warned:
+                reporter.warn(f"warning: {item}: {warning.message}")
+            self._warned.add(kind)
+        note_failure(path, None)
         self.done[item] = record
         self.computed += 1
         seconds = time.perf_counter() - began
         self._left.add(*item.group, seconds)
         return f"{record.summary()} ({seconds:.2g} s)"
-
-    @contextmanager
-    def _warnings_shown(self, item: Item, reporter: Reporter) -> Iterator[None]:
-        """Prints warnings with the progress, those of one kind once a group: every longer input repeats them."""
-        with warnings.catch_warnings(record=True) as caught:
-            yield
-        for warning in caught:
-            kind = (item.group[0], warning.category)
-            if kind not in self._warned:
-                reporter.warn(f"warning: {item}: {warning.message}")
-            self._warned.add(kind)
 
 
 def why_unwritable(error: OSError, directory: Path) -> str:
@@ -351,6 +351,65 @@ def one_line(error: Exception) -> str:
     if "RESOURCE_EXHAUSTED" in text or isinstance(error, MemoryError):
         text = f"out of memory; give [measure] a smaller memory_budget or batch_size ({text})"
     return text if len(text) <= 400 else text[:397] + "..."
+
+
+# What processes leave next to the records: why items failed, and which items a process computes
+
+
+@contextmanager
+def alone(folder: Path, items: Iterable[object]) -> Iterator[bool]:
+    """Yields False if another process computes exactly these items. Where files cannot be locked, nobody knows."""
+    name = digest({"items": [*map(str, items)]})[:12]
+    path = made_place(folder / f".{name}.lock")
+    with open(path, "w", encoding="utf-8", opener=never_a_link) as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        except OSError:
+            pass
+        try:
+            yield True
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def failure_of(path: Path) -> Path:
+    """Returns the name of the note that says why there is no record at `path`."""
+    return path.with_name(f".{path.name}.failed")
+
+
+def note_failure(path: Path | None, message: str | None) -> None:
+    """Keeps why a record could not be computed, for `jaxsens status`; without a message removes an earlier note."""
+    if path is not None:
+        with suppress(OSError, InputError):  # The run itself says what failed.
+            if message is None:
+                failure_of(path).unlink(missing_ok=True)
+            else:
+                write_text(failure_of(path), f"{message}\n")
+
+
+def read_failure(path: Path) -> str | None:
+    """Returns why the record at `path` could not be computed; None if no failure was noted, or it is there by now."""
+    try:
+        text = failure_of(path).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return None if path.exists() else text
+
+
+def see_what_others_wrote(folders: Iterable[Path]) -> None:
+    """Makes network file systems look at these folders again.
+
+    An NFS client remembers for up to a minute which names a folder lacks. It forgets when the folder changes.
+    """
+    for folder in sorted(set(folders)):
+        if folder.is_dir():
+            with suppress(OSError, InputError):  # A folder of another user, or one outside the directory.
+                probe = place_of(folder / f".probe.{secrets.token_hex(8)}.tmp")
+                probe.touch()
+                probe.unlink(missing_ok=True)
 
 
 # Records, and the tables made from them

@@ -1,1 +1,0 @@
-"""The resumable job: one record an item, progress, and tables of rows."""
