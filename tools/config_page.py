@@ -48,7 +48,11 @@ def page() -> str:
                 rows.append(row)
         title = f"`{path}`" + f', `kind = "{kind}"`' * (kind is not None)
         lines = [f"## {title}\n\n{table['description']}\n" if path else "## Keys before the first table\n"]
-        lines += ["| key | type | default | example | meaning |", "|---|---|---|---|---|", *rows, ""] if rows else []
+        lines += (
+            ["| key | type | default | example | meaning |", "|---|---|---|---|---|", *rows, ""]
+            if rows
+            else []
+        )
         lines += [f"Also, as above: {', '.join(above)}.\n"] if above else []
         parts.append("\n".join(lines))
     return "\n".join(parts)
