@@ -310,7 +310,9 @@ def _best_rewriting(
     work: Work, forward: VmapEngine, candidate: IncrementalEngine | None, calls: int, does: str
 ) -> tuple[Engine, str, str]:
     """Returns what `_best` does for flips that do more than replace one symbol, which two engines serve."""
-    if candidate is None or work.seconds(forward, calls) <= work.seconds(candidate, calls):
+    # The operations of a model that is not jaxsens' own are counted with its loops run once.
+    own = work.model.config is not None
+    if candidate is None or (own and work.seconds(forward, calls) <= work.seconds(candidate, calls)):
         return forward, f"one forward pass per flip serves flips that {does}", "vmap"
     return candidate, f"it computes only what flips that {does} change", "incremental"
 

@@ -37,6 +37,7 @@ from jaxsens.core.engines.one_key.run import (
     layer_run,
     outputs_of_row,
     over_changed_rows,
+    rows_computed,
     rows_of_block,
     weighting_refusal,
 )
@@ -310,17 +311,18 @@ class IncrementalEngine(SubtractingEngine):
         model, full_layers = self.layered.at_length(n), self._full_layers
         prepare = flip = width = scores = 0.0
         later = earlier = True
+        longer = n != flipped_length(self.rewrite, n)  # every later symbol moves
         for k in range(model.layers):
             costs, attention = layer_costs(model, parameters, k), model.attention(k)
             prepare += n * (n * costs.pair + costs.row)
             if k == full_layers:
-                share = 1.0 if k and later == earlier else 0.5
+                share = 1.0 if later == earlier or (longer and not later) else 0.5
                 share = 1 / MASKED_BLOCKS if self.single and not k else share
                 flip += n * (share * costs.keys + costs.pair)
                 continue
             before, after = attention.rows_that_see((1, 2), 3)
             later, earlier = later and before == 1, earlier and after == 2
-            share = 0.5 if later or earlier else 1.0
+            share = 0.5 if later or (earlier and not longer) else 1.0
             closed = self._closed_form and k == 0
             row = costs.row - costs.keys + 20 * costs.pair if closed else costs.row + n * costs.pair
             flip += share * n * row
@@ -385,7 +387,7 @@ def changed_layer(
 
     nothing = jnp.zeros((flips, n, heads * value_width), values.dtype)
     most = rows_at_once(n, leaves_cache(heads, n, compiled_for()))  # one head's scores
-    b = over_changed_rows(attended, nothing, reach, most, axis=1)
+    b = over_changed_rows(attended, nothing, rows_computed(reach, n, MAPPED_ROWS), most, axis=1)
     y = x if unflipped is None else jnp.broadcast_to(unflipped.y, x.shape)
     return LayerRows(over_changed_rows(merged, y, reach, MAPPED_ROWS, axis=1), keys, values), reach
 
@@ -425,7 +427,8 @@ def projected_rows(
     if unflipped is None or all(isinstance(bound, int) for bound in reach):
         return projected(jnp.arange(n))
     keys, values = (jnp.broadcast_to(part, (flips, *part.shape)) for part in unflipped[1:])
-    q = jnp.zeros((*keys.shape[:3], jax.eval_shape(projected, jnp.arange(1))[0].shape[-1]), keys.dtype)
+    some = jax.eval_shape(projected, jnp.arange(1))[0]
+    q = jnp.zeros((*keys.shape[:3], some.shape[-1]), some.dtype)
     return over_changed_rows(projected, (q, keys, values), reach, MAPPED_ROWS, axis=2)
 
 

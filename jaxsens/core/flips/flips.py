@@ -351,7 +351,7 @@ class Delete(Flips):
 
     Symbols behind the deleted one move forward by one position, which changes their position embeddings: the change has
     a part that is not due to the deleted symbol. The model must read its output in the last row, the first one or the
-    mean, and `Vmap` measures it, with one forward pass a flip on words of length n - 1. Results have -1 as the symbol.
+    mean, on words of length n - 1; `Vmap` and `Incremental` measure it. Results have -1 as the symbol.
 
     Args:
         positions, sample, seed: as for every kind (`Flips`).
@@ -383,8 +383,8 @@ class Insert(Flips):
     last position: that symbol would be read in place of it. An insertion of s before an s gives the same word as one
     behind it; both are flips.
 
-    The model must read its output in the last row, the first one or the mean, and `Vmap` measures it, with one forward
-    pass a flip on words of length n + 1. Nothing is inserted before position 0 if it is read, and by default none
+    The model must read its output in the last row, the first one or the mean, on words of length n + 1; `Vmap` and
+    `Incremental` measure it. Nothing is inserted before position 0 if it is read, and by default none
     before the special symbols with which a word begins. `Repeat` inserts the symbol that stands at the position.
 
     Args:

@@ -81,7 +81,7 @@ def read_columns(
 
     try:
         return _read(path, names, further)
-    except InputError:  # intact, but something else
+    except InputError:  # intact, but something else, or no regular file
         raise
     except FileNotFoundError:
         raise InputError.of("path", str(path), "no such file") from None

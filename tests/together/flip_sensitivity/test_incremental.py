@@ -63,6 +63,19 @@ def test_blocks_that_fill_no_whole_number_of_rows(monkeypatch, options, at, back
         np.testing.assert_allclose(norms(engine, config, flips), expected, rtol=1e-9, atol=1e-13 * scale)
 
 
+@pytest.mark.quick(1)
+@pytest.mark.parametrize(("mask", "readout"), [("future", "last"), ("past", 0)])
+def test_long_inputs_whose_rows_attend_in_smaller_blocks_than_they_are_mapped(mask, readout):
+    model = jaxsens.Transformer(small(layers=3, mask=mask, readout=readout), seed=0)
+    word, at = np.random.default_rng(0).integers(0, 3, 1100), [130, 140, 700]
+    for flips in (jaxsens.Substitute(positions=at), jaxsens.Delete(positions=at)):
+        expected, found = (
+            jaxsens.flip_sensitivity(model, word, flips, engine=name).norms
+            for name in ("vmap", "incremental")
+        )
+        np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-13)
+
+
 def test_a_flip_that_the_readout_does_not_see_changes_nothing():
     config = small(mask="future", readout=4)
     assert np.all(norms("incremental", config, [(9, 1), (20, 0)]) <= 1e-14)

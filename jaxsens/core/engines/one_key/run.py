@@ -101,6 +101,15 @@ def over_changed_rows(
     return jax.lax.fori_loop(first // size, -(-stop // size), block, unchanged)
 
 
+def rows_computed(reach: Reach, n: int, most: int) -> Reach:
+    """Returns the rows that `over_changed_rows` computes for the rows `reach`, in blocks of at most `most`: what their
+    function reads has to be right there, too."""
+    if all(isinstance(bound, int) for bound in reach):
+        return reach
+    size = rows_of_block(n, most, False)
+    return jnp.minimum(reach[0] // size * size, n - size), jnp.minimum(n, -(-reach[1] // size) * size)
+
+
 def rows_of_block(n: int, most: int, everything: bool) -> int:
     """Returns the number of rows per block, at most `most`: fewer if not `everything` needs computing."""
     size = min(most, n)
