@@ -33,6 +33,7 @@ from jaxsens.core.engines.one_key.run import (
     LayerRun,
     Reach,
     as_carry,
+    is_static,
     layer_costs,
     layer_run,
     outputs_of_row,
@@ -217,11 +218,15 @@ class IncrementalEngine(SubtractingEngine):
         if self._full_layers < model.layers:
             final = layer_of(model, parameters, model.layers - 1, n)
             last = final.projected(x, jnp.arange(n))[1:]
-        whole = self.fallback.prepare(parameters, tokens)
-        output = as_vector(whole.output)
-        if word.shape == tokens.shape:  # of the same products as those of flips
+        sizes = jnp.zeros(0)
+        if word.shape != tokens.shape:
+            whole = self.fallback.prepare(parameters, tokens)
+            output, sizes = as_vector(whole.output), whole.sizes
+        else:  # of the same products as those of flips
             output = self._read(parameters, x[None], word[None], last, everything)[0]
-        error_bound, sizes = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output), whole.sizes
+            if isinstance(self.apply, TransformerApply):
+                _, sizes = self.apply.with_sizes(parameters, tokens)
+        error_bound = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output)
         return UnflippedRows(tokens, word, first, start, tuple(groups), last, output, error_bound, sizes)
 
     def sizes(self, prepared: UnflippedRows) -> Float[Array, " layers"]:
@@ -398,7 +403,7 @@ def last_row(
     """Returns one row of the last layer's output, the same one or another for each flip, in O(n width^2) a flip: the
     keys and values of changed rows, the rest of one."""
     each = 0 if jnp.ndim(row) else None
-    (_, keys, values) = projected_rows(layer, x, LayerRows(x, *last), reach)
+    _, keys, values = projected_rows(layer, x, LayerRows(x, *last), reach)
     own = x[:, row] if each is None else x[jnp.arange(len(x)), row]
     q, _, _ = layer.projected(own, jnp.broadcast_to(jnp.asarray(row), len(x)))
 
@@ -424,7 +429,7 @@ def projected_rows(
         parts = layer.projected(some.reshape(-1, width), jnp.tile(rows, flips))
         return tuple(part.reshape(len(part), flips, len(rows), -1).swapaxes(0, 1) for part in parts)
 
-    if unflipped is None or all(isinstance(bound, int) for bound in reach):
+    if unflipped is None or is_static(reach):
         return projected(jnp.arange(n))
     keys, values = (jnp.broadcast_to(part, (flips, *part.shape)) for part in unflipped[1:])
     some = jax.eval_shape(projected, jnp.arange(1))[0]

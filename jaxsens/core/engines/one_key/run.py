@@ -83,13 +83,18 @@ def as_carry(reach: Reach) -> tuple[Array, Array]:
     return jnp.asarray(reach[0], jnp.int32), jnp.asarray(reach[1], jnp.int32)
 
 
+def is_static(reach: Reach) -> bool:
+    """Returns whether the rows are known when compiling: those of masks that hide neither side."""
+    return all(isinstance(bound, int) for bound in reach)
+
+
 def over_changed_rows(
     rows: Callable[[Int[Array, " m"]], Carry], unchanged: Carry, reach: Reach, most: int, axis: int
 ) -> Carry:
     """Returns `rows(positions)` for the rows `reach`, in blocks of at most `most` rows, and `unchanged` in the other
     rows; rows lie along an axis of every array."""
     n, (first, stop) = jax.tree.leaves(unchanged)[0].shape[axis], reach
-    size = rows_of_block(n, most, all(isinstance(bound, int) for bound in reach))
+    size = rows_of_block(n, most, is_static(reach))
 
     def block(k: Array, so_far: Carry) -> Carry:
         # The last block overlaps the one before it, so that all blocks have the same size.
@@ -104,7 +109,7 @@ def over_changed_rows(
 def rows_computed(reach: Reach, n: int, most: int) -> Reach:
     """Returns the rows that `over_changed_rows` computes for the rows `reach`, in blocks of at most `most`: what their
     function reads has to be right there, too."""
-    if all(isinstance(bound, int) for bound in reach):
+    if is_static(reach):
         return reach
     size = rows_of_block(n, most, False)
     return jnp.minimum(reach[0] // size * size, n - size), jnp.minimum(n, -(-reach[1] // size) * size)
