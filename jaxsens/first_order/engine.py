@@ -29,6 +29,7 @@ from jaxsens.core.models.transformer.layered import (
     Layered,
     ModelLayer,
     Projections,
+    Stack,
     embedded_rows,
     groups_of,
     layer_of,
@@ -138,10 +139,14 @@ class FirstOrderEngine(Engine):
         for group, stack, layers, gradients in zip(*given, strict=True):
 
             def through(
-                carry: Any, given: Any, group: EqualLayers = group, gradients: Array = gradients
+                carry: Any,
+                given: Any,
+                group: EqualLayers = group,
+                stack: Stack = stack,
+                gradients: Array = gradients,
             ) -> tuple[Any, None]:
-                (total, moved), (k, of_layer, kept) = carry, given
-                layer = group.layer(model, own, n, of_layer)
+                (total, moved), (k, kept) = carry, given
+                layer = group.layer(model, own, n, stack, k)
 
                 def g(head: Array, first: Array, m: int) -> Array:
                     sizes = 1, 1, m, *gradients.shape[3:]
@@ -152,7 +157,7 @@ class FirstOrderEngine(Engine):
                 after = self._after(layer, kept, positions, moved, projections)
                 return (total, after.astype(moved.dtype)), None
 
-            (total, moved), _ = jax.lax.scan(through, (total, moved), (group.numbers, stack, layers))
+            (total, moved), _ = jax.lax.scan(through, (total, moved), (group.numbers, layers))
         if row is None:
             return total + self._change_of_mean(parameters, kept, positions, moved)
         return total + self._change_of_row(parameters, kept, row, positions, moved)

@@ -61,22 +61,22 @@ def attended_gradients(
     for group, stack, layers in reversed([*zip(groups, kept.stacks, kept.groups, strict=True)]):
 
         def layer(
-            gy: Array, given: tuple[Array, Stack, LayerRun], group: EqualLayers = group
+            gy: Array, given: tuple[Array, LayerRun], group: EqualLayers = group, stack: Stack = stack
         ) -> tuple[Array, Array]:
-            k, own, kept = given
-            here = group.layer(model, parameters, n, own)
+            k, kept = given
+            here = group.layer(model, parameters, n, stack, k)
             gx, g = through_merge(here, kept, jnp.arange(n), gy)
 
             def below() -> Array:
                 return (gx + through_attention(here, kept, None, g)).astype(gy.dtype)
 
-            if group.first:
+            if group.start:
                 gx = below()
-            elif len(group.reads) > 1:  # nothing is below the first layer
+            elif len(group.layers) > 1:  # nothing is below the first layer
                 gx = jax.lax.cond(k > 0, below, lambda: gy)
             return gx.astype(gy.dtype), g.transpose(0, 2, 3, 1)
 
-        gy, of_group = jax.lax.scan(layer, gy, (group.numbers, stack, layers), reverse=True)
+        gy, of_group = jax.lax.scan(layer, gy, (group.numbers, layers), reverse=True)
         found.append(of_group)
     return tuple(reversed(found))
 

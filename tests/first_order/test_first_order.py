@@ -464,17 +464,17 @@ def test_layers_that_are_alike_are_traced_together_and_estimate_what_they_do_alo
     )
     parameters, word = initialise(config, 0), word_of(12)
     model, flips = layered_transformer(config).at_length(12), flips_of(word)
-    assert [(one.first, len(one.reads)) for one in groups_of(model, parameters, 12, range(5))] == [
+    assert [(one.start, len(one.layers)) for one in groups_of(model, parameters, 12, range(5))] == [
         (0, 3),
         (3, 2),
     ]
-    assert [len(one.reads) for one in groups_of(model, parameters, 12, range(4))] == [3, 1]
+    assert [len(one.layers) for one in groups_of(model, parameters, 12, range(4))] == [3, 1]
     together = estimate(config, parameters, word, *flips)
     monkeypatch.setattr(layered, "LARGEST_STACK", 0)
     unkept: Any = layered._groups_of
     monkeypatch.setattr(layered, "_groups_of", unkept.__wrapped__)
     jax.clear_caches()
-    assert [len(one.reads) for one in groups_of(model, parameters, 12, range(5))] == [1] * 5
+    assert [len(one.layers) for one in groups_of(model, parameters, 12, range(5))] == [1] * 5
     np.testing.assert_allclose(estimate(config, parameters, word, *flips), together, rtol=1e-4, atol=1e-7)
 
 

@@ -50,6 +50,7 @@ from jaxsens.core.models.adapters import Model, TransformerApply
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import (
     EqualLayers,
+    Index,
     Layered,
     ModelLayer,
     Stack,
@@ -155,6 +156,8 @@ class IncrementalEngine(SubtractingEngine):
     A model whose scores are too large for its dtype in the closed form (`LARGEST_SCORE`) is measured by whole forward
     passes.
 
+    Of a split model, each device holds the first and the last layer whole, beside the one that it computes.
+
     Attributes:
         layered: the model.
         readout: the row that is read: "last", a position, or "mean".
@@ -207,13 +210,15 @@ class IncrementalEngine(SubtractingEngine):
         start, groups, last = x, [], None
         for group, apart, stack in self._groups(model, parameters, n):
 
-            def one(x: Array, own: Any, group: EqualLayers = group, apart: Any = apart) -> tuple[Array, Any]:
-                layer = group.layer(model, apart, n, own)
+            def one(
+                x: Array, k: Index, group: EqualLayers = group, apart: Any = apart, stack: Stack = stack
+            ) -> tuple[Array, Any]:
+                layer = group.layer(model, apart, n, stack, k)
                 rows, _ = changed_layer(layer, x[None], None, everything)
                 rows = rows._replace(y=rows.y.astype(x.dtype))
                 return rows.y[0], jax.tree.map(lambda part: part[0], rows)
 
-            x, some = jax.lax.scan(one, x, stack)
+            x, some = jax.lax.scan(one, x, group.numbers)
             groups.append(some)
         if self._full_layers < model.layers:
             final = layer_of(model, parameters, model.layers - 1, n)
@@ -259,14 +264,18 @@ class IncrementalEngine(SubtractingEngine):
         ):
 
             def one(
-                carry: tuple[Array, Reach], arrays: Any, group: EqualLayers = group, apart: Any = apart
+                carry: tuple[Array, Reach],
+                given: Any,
+                group: EqualLayers = group,
+                apart: Any = apart,
+                stack: Stack = stack,
             ) -> tuple[Any, None]:
-                (y, reach), (own, unflipped) = carry, arrays
-                new, reach = changed_layer(group.layer(model, apart, n, own), y, unflipped, reach)
+                (y, reach), (k, unflipped) = carry, given
+                new, reach = changed_layer(group.layer(model, apart, n, stack, k), y, unflipped, reach)
                 return (new.y.astype(y.dtype), as_carry(reach)), None
 
-            known = model.attention(group.first).rows_that_see(reach, n)
-            (y, reach), _ = jax.lax.scan(one, (y, as_carry(reach)), (stack, rows))
+            known = model.attention(group.start).rows_that_see(reach, n)
+            (y, reach), _ = jax.lax.scan(one, (y, as_carry(reach)), (group.numbers, rows))
             # Bounds that the mask tells in every layer anew stay static behind the loop, too.
             first, stop = (a if isinstance(a, int) else b for a, b in zip(known, reach, strict=True))
             reach = first, stop

@@ -181,7 +181,7 @@ def costs_of_layers(model: Layered, parameters: Any, n: int) -> list[LayerCosts]
     """Returns the costs of all layers of a model, which may be abstract, for inputs of length n."""
     parameters = jax.eval_shape(model.apart, parameters)
     groups = groups_of(model, parameters, n, range(model.layers))
-    return [layer_costs(model, parameters, group.first) for group in groups for _ in group.reads]
+    return [layer_costs(model, parameters, group.start) for group in groups for _ in group.layers]
 
 
 def outputs_of_row(model: Layered, parameters: Any) -> int:
@@ -271,11 +271,13 @@ def run(
     stacks, runs, last = tuple(group.stacked(parameters) for group in groups), [], None
     for group, stack in zip(groups, stacks, strict=True):
 
-        def layer(x: Array, own: Stack, group: EqualLayers = group) -> tuple[Array, LayerRun]:
-            trace, y = layer_run(group.layer(model, parameters, n, own), x)
+        def layer(
+            x: Array, k: Index, group: EqualLayers = group, stack: Stack = stack
+        ) -> tuple[Array, LayerRun]:
+            trace, y = layer_run(group.layer(model, parameters, n, stack, k), x)
             return y.astype(x.dtype), trace
 
-        x, layers = jax.lax.scan(layer, x, stack)
+        x, layers = jax.lax.scan(layer, x, group.numbers)
         runs.append(layers)
     if row is not None and model.layers:
         last, x = layer_run(layer_of(model, parameters, model.layers - 1, n), x, row)

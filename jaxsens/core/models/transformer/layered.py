@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeAlias
 
 import jax
@@ -456,11 +456,12 @@ def _last_rows(model: Layered, parameters: Any, tokens: Tokens) -> AllRows:
     x = embedded_rows(model, parameters, tokens, jnp.arange(n))
     apart = model.apart(parameters)
     for group in groups_of(model, apart, n, range(model.layers)):
+        stack = group.stacked(apart)
 
-        def one(x: Array, own: Any, group: EqualLayers = group) -> tuple[Array, None]:
-            return group.layer(model, apart, n, own).output(x).astype(x.dtype), None
+        def one(x: Array, k: Index, group: EqualLayers = group, stack: Stack = stack) -> tuple[Array, None]:
+            return group.layer(model, apart, n, stack, k).output(x).astype(x.dtype), None
 
-        x, _ = jax.lax.scan(one, x, group.stacked(apart))
+        x, _ = jax.lax.scan(one, x, group.numbers)
     return x
 
 
@@ -480,38 +481,39 @@ Stack: TypeAlias = tuple[Array, ...]
 
 @dataclass(frozen=True)
 class EqualLayers:
-    """A group of consecutive layers that are alike.
+    """Consecutive layers that are alike, or some of them.
 
     Attributes:
-        first: the number of its first layer.
+        start: the number of the first layer that is alike.
         reads: for each layer, the numbers of the leaves of the parameters that it reads, in the same order.
+        layers: the numbers of those that are meant.
     """
 
-    first: int
+    start: int
     reads: tuple[tuple[int, ...], ...]
+    layers: range
 
     @property
     def numbers(self) -> Int[Array, " layers"]:
-        """The numbers of its layers, from 0 in each group."""
-        return jnp.arange(len(self.reads))
+        """The places of its layers in the stack."""
+        return jnp.arange(self.layers.start - self.start, self.layers.stop - self.start)
 
     def within(self, layers: range) -> tuple[EqualLayers, ...]:
         """Returns the group of those of its layers that are among some consecutive ones, or nothing."""
-        start, stop = max(self.first, layers.start), min(self.first + len(self.reads), layers.stop)
-        reads = self.reads[start - self.first : stop - self.first]
-        return (EqualLayers(start, reads),) if start < stop else ()
+        some = range(max(self.layers.start, layers.start), min(self.layers.stop, layers.stop))
+        return (replace(self, layers=some),) if some else ()
 
     def stacked(self, parameters: Any) -> Stack:
-        """Returns what its layers read."""
+        """Returns what all layers that are alike read: a part of a stack would be a copy of it."""
         leaves = jax.tree.leaves(parameters)
         return tuple(jnp.stack([leaves[i] for i in same]) for same in zip(*self.reads, strict=True))
 
-    def layer(self, model: Layered, parameters: Any, n: int, own: Stack) -> ModelLayer:
-        """Returns the layer that reads `own`, a layer's part of the stack."""
+    def layer(self, model: Layered, parameters: Any, n: int, stack: Stack, place: Index) -> ModelLayer:
+        """Returns the layer at a place of the stack."""
         leaves, structure = jax.tree.flatten(parameters)
-        for i, leaf in zip(self.reads[0], own, strict=True):
-            leaves[i] = leaf
-        return layer_of(model, jax.tree.unflatten(structure, leaves), self.first, n)
+        for i, stacked in zip(self.reads[0], stack, strict=True):
+            leaves[i] = stacked[place]
+        return layer_of(model, jax.tree.unflatten(structure, leaves), self.start, n)
 
 
 def groups_of(model: Layered, parameters: Any, n: int, layers: range) -> tuple[EqualLayers, ...]:
@@ -537,7 +539,7 @@ def _groups_of(
             groups[-1][2].append(reads)
         else:
             groups.append((kind, k, [reads]))
-    return tuple(EqualLayers(first, tuple(reads)) for _, first, reads in groups)
+    return tuple(EqualLayers(k, tuple(reads), range(k, k + len(reads))) for _, k, reads in groups)
 
 
 def _traced(layer: ModelLayer) -> tuple[tuple[int, ...], Any]:
