@@ -16,7 +16,8 @@ import numpy as np
 from jaxtyping import Float
 
 from jaxsens.core.results.result import FlipSensitivity
-from jaxsens.core.results.statistics import ESTIMATED, Estimated, strata
+from jaxsens.core.results.statistics import ESTIMATED, Estimated
+from jaxsens.first_order.estimate import strata
 from tests.made_results import made
 
 SEEDS, NOMINAL, LEAST = 1000, 0.95, 0.93

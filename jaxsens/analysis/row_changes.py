@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 Statistic = Literal["mean", "max"]
 
+DECADES = 6
+"""Colours span at most this many powers of ten below the largest influence."""
+
 
 @dataclass(frozen=True, eq=False)
 class RowChanges(SavedResult):
@@ -153,8 +156,8 @@ class RowChanges(SavedResult):
         return pd.DataFrame({**places, "measure": self.norms.ravel()})
 
     def plot(self, axes: Any = None, statistic: Statistic = "mean") -> Axes:
-        """Draws `matrix(statistic)` as a heat map with logarithmic colours; white where it is exactly 0, hatched where
-        no position was flipped.
+        """Draws `matrix(statistic)` as a heat map with logarithmic colours, darker for more: flipped positions from top
+        to bottom, output rows from left to right; white where it is exactly 0, hatched where no position was flipped.
 
         Args:
             axes: where to draw; a new figure by default.
@@ -163,10 +166,33 @@ class RowChanges(SavedResult):
         Raises:
             InputError: for another statistic, or something else than axes.
         """
-        from jaxsens.core.results.plot import draw_influence
+        from matplotlib.colors import LogNorm
 
-        written = None if self.names is None else [self.names[int(symbol)] for symbol in self.tokens]
-        return draw_influence(self.matrix(statistic), self.measure, written, axes)
+        from jaxsens.core.results.plot import MOST_LABELS, families, safe_label
+
+        matrix, axes = self.matrix(statistic), inputs.axes(axes, (6.4, 5.4))
+        positive = matrix[matrix > 0]
+        high = float(positive.max()) if positive.size else 1.0
+        low = max(float(positive.min()), high * 10.0**-DECADES) if positive.size else 0.1
+        colours = LogNorm(low if low < high else high / 2, high)
+        visible = np.ma.masked_where(~(matrix > 0), np.maximum(matrix, low))
+        axes.set_facecolor("white")
+        image = axes.imshow(visible, norm=colours, cmap="viridis_r", interpolation="nearest")
+        hatched: Any = {"facecolor": "none", "edgecolor": "#b0b0b0", "hatch": "////", "linewidth": 0}
+        for place in np.flatnonzero(np.isnan(matrix).all(axis=1)):
+            axes.axhspan(place - 0.5, place + 0.5, **hatched)
+        extend = "min" if positive.size and positive.min() < low else "neither"
+        axes.figure.colorbar(image, ax=axes, extend=extend).set_label(
+            f"change of the row, {self.measure} norm"
+        )
+        axes.set_xlabel("output row")
+        axes.set_ylabel("flipped position")
+        if self.names is not None and self.n <= MOST_LABELS:
+            texts = [safe_label(self.names[int(symbol)]) for symbol in self.tokens]
+            drawn: Any = {"fontfamily": families(texts)}
+            axes.set_xticks(range(self.n), texts, rotation=90, **drawn)
+            axes.set_yticks(range(self.n), texts, **drawn)
+        return axes
 
     def plot_levels(self, axes: Axes | None = None) -> Axes:
         """Draws the mean change of the flipped row and of the others against the level, on a logarithmic axis, into new

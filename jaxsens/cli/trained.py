@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 from rich.console import Console
@@ -22,6 +25,7 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.cli.sweep import MeasuredOptions, finish
 from jaxsens.core.base.files import only_inside
+from jaxsens.core.sweeps.progress import reporting
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,6 @@ def train(config: Config, /, *, given: Running) -> int:
         given: Where, and how.
     """
     check_folder("train", given.out)
-    from jaxsens.core.sweeps.progress import watching
     from jaxsens.training.config import TrainConfig
     from jaxsens.training.loop import TrainingDiverged, TrainingInterrupted
     from jaxsens.training.loop import train as run
@@ -132,3 +135,23 @@ def generalisation(config: Config, /, *, given: Running) -> int:
             print_text(Console(quiet=given.quiet), f"{text}")
     say_end(console, [outcome], f"{outcome.finished} of {outcome.planned} trainings are done")
     return outcome.exit_code
+
+
+@contextmanager
+def watching(console: Console, steps: int, name: str = "") -> Iterator[Callable[[Any], None]]:
+    """Shows work of `steps` steps, which take about equally long. Yields the function to call with each event: its
+    `text` is one line, "" for an event that is not shown; `done` steps are done, or None for a note."""
+    start: list[float] = []
+
+    def watch(event: Any) -> None:
+        now = time.monotonic()
+        if event.done is not None:
+            first, began = start or (event.done, now)
+            start[:] = first, began
+            left = (now - began) / (event.done - first) * (steps - event.done) if event.done > first else None
+            reporter.reached(event.done, event.text, left)
+        elif event.text:
+            reporter.note(event.text)
+
+    with reporting(console, steps, name=name, at_once=True) as reporter:
+        yield watch

@@ -11,7 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int8
 
 from jaxsens.core.base.errors import EngineRefusal, InputError
 from jaxsens.core.base.programs import abstract_of, cached, numerics, program_key
@@ -22,6 +22,7 @@ from jaxsens.core.engines.one_key.run import costs_of_layers, weighting_refusal
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model, TransformerApply
 from jaxsens.core.models.transformer.layered import LAST_OTHER
+from jaxsens.core.results.statistics import ESTIMATED, RANDOM, TOP
 from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate
 from jaxsens.first_order.options import NAME, EstimateOptions
 
@@ -49,6 +50,28 @@ def with_parameters_in(model: Model, n: int, dtype: Any) -> Model:
     except Exception:  # noqa: BLE001 - the model is the user's: whatever it raises, it runs as it is
         return model
     return wide
+
+
+def strata(estimates: Float[np.ndarray, " flips"], verify: int, seed: int) -> Int8[np.ndarray, " flips"]:
+    """Returns the stratum of every flip, of which `verify` are to be measured exactly.
+
+    Half of them, rounded down, have the largest sizes among the estimates, earlier flips first if sizes are equal. The
+    others are drawn from the remaining flips, uniformly without replacement, by `numpy.random.default_rng(seed)`. If
+    there are no more flips than `verify`, all are measured.
+
+    Args:
+        estimates: finite numbers; their signs do not matter.
+        verify: the number of flips to measure.
+        seed: of the draw.
+    """
+    flips = len(estimates)
+    verify = min(verify, flips)
+    order = np.argsort(-np.abs(estimates), kind="stable")
+    stratum = np.full(flips, ESTIMATED, np.int8)
+    stratum[order[: verify // 2]] = TOP
+    others = np.sort(order[verify // 2 :])
+    stratum[np.random.default_rng(seed).choice(others, verify - verify // 2, replace=False)] = RANDOM
+    return stratum
 
 
 LARGEST_BLOCK = 64

@@ -26,7 +26,7 @@ from jaxsens.core.placement import placement
 from jaxsens.core.placement.program import Ready
 from jaxsens.core.placement.run import Measuring, Progress
 from jaxsens.core.results.result import FlipSensitivity, MeasurementInterrupted
-from jaxsens.core.results.statistics import RANDOM, TOP, Estimated, strata
+from jaxsens.core.results.statistics import RANDOM, TOP, Estimated
 from jaxsens.first_order.engine import FirstOrderEngine
 from jaxsens.first_order.estimate import (
     abstract_estimate,
@@ -35,6 +35,7 @@ from jaxsens.first_order.estimate import (
     combinations,
     output_size,
     sketch_of,
+    strata,
     table_bytes,
     with_parameters_in,
 )

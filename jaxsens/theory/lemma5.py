@@ -30,7 +30,7 @@ from jaxsens.core.base.errors import collecting, no_rule
 from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import html_facts
-from jaxsens.core.flips.flips import Flips, alphabet_of
+from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.parts import weighting as weightings
 from jaxsens.core.models.parts.masks import SlidingWindow
@@ -42,6 +42,7 @@ from jaxsens.theory import rules
 from jaxsens.theory.rules import (
     OUTWARD,
     activation_lipschitz,
+    alphabet_of,
     exp,
     largest_embedding,
     log,

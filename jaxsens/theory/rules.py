@@ -9,15 +9,17 @@ logarithms wherever their products may overflow: log 0 is -inf, and -inf plus an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems, no_rule, rule_for
+from jaxsens.core.base.registry import read
+from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.models.parts.masks import AnyMask, SlidingWindow, kind_of_mask
 from jaxsens.core.models.parts.positions import AddedTerm, CoordinateTerm, Learned, ScoreTerm
 from jaxsens.core.models.parts.score_positions import Alibi, PartialAlibi, PartialRotary, RelativeBias, Rotary
@@ -342,3 +344,39 @@ def log_output_gain(
     whole = operator_norm(head)
     gains = {"l2": whole, "linf": columns.max(), "l1": min(columns.sum(), math.sqrt(head.shape[1]) * whole)}
     return float(log(rule_for("lemma5", "norm", norm, gains)))
+
+
+def alphabet_of(
+    flips: Any,
+    own: int | None,
+    vocabulary: int | None,
+    problems: Problems,
+    *,
+    least: int = 2,
+    reserved: Sequence[int] = (),
+) -> Int[np.ndarray, " symbols"]:
+    """Returns the symbols that words are made of, where all words of a length are looked at; empty after an error.
+
+    Args:
+        flips: a `Substitute` of an alphabet or ids and nothing else, or what stands for one; None for the alphabet.
+        own: the size of the model's alphabet, or None if unknown.
+        vocabulary: the number of symbols that the model reads, or None if unknown.
+        problems: collects the errors.
+        least: how many ids there must be.
+        reserved: the symbols of the alphabet that words hold only by name.
+    """
+    flips = Substitute() if flips is None else read(Flips, flips, problems)
+    if flips is None:
+        return np.zeros(0, int)
+    plain = isinstance(flips, Substitute) and flips.by_position is None
+    if not plain or flips.settings().keys() - {"symbols"}:
+        problems.add("flips", flips, "symbols alone, such as flips=2: all positions of a word are flipped")
+        return np.zeros(0, int)
+    if not isinstance(flips.symbols, tuple):
+        candidates = inputs.alphabet(cast(int | None, flips.symbols), own, problems)
+        return candidates[~np.isin(candidates, np.asarray(reserved, int))]
+    symbols = np.array(flips.symbols)
+    inputs.check_ids("flips: symbols", symbols, vocabulary, problems)
+    if len(symbols) < least:
+        problems.add("flips", flips, "at least two symbols: one symbol makes only one word")
+    return symbols

@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from jaxsens.core.base.files import only_inside
-from jaxsens.core.report.panels import GREY, grid, line_style, write_figure
+from jaxsens.core.base.files import only_inside, write_bytes
+from jaxsens.core.report.panels import GREY, figure_bytes, grid, line_style
 
 if TYPE_CHECKING:
     import pandas
@@ -78,3 +78,10 @@ def _draw_evaluations(axes: Axes, evaluations: pandas.DataFrame) -> None:
         axes.plot(rows["step"], rows[column], linewidth=1.2, label=f"n = {n:g}", **style)
     axes.axhline(best, color=GREY, linewidth=0.8)
     axes.set(title="Evaluations", ylabel=label)
+
+
+def write_figure(folder: Path, name: str, figure: Figure) -> Path:
+    """Writes NAME.svg and NAME.png, each atomically. Returns the path of the latter."""
+    for format in ("svg", "png"):
+        write_bytes(folder / f"{name}.{format}", figure_bytes(figure, format))
+    return folder / f"{name}.png"

@@ -24,11 +24,12 @@ from jaxsens.core.base.inputs import count
 from jaxsens.core.base.sealed import digest
 from jaxsens.core.base.strict import STRICT, Positive, checked_by, parse_toml, read_table, read_toml
 from jaxsens.core.base.text import markdown_table
-from jaxsens.core.report.panels import grid, write_figure
+from jaxsens.core.report.panels import grid
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Seeds
 from jaxsens.core.sweeps.job import Named, RowsJob, write_table
 from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.training.config import DataConfig, OptimiserConfig, TrainConfig
+from jaxsens.training.curves import write_figure
 from jaxsens.training.evaluation import accuracy, next_symbols
 from jaxsens.training.loop import train_shown
 

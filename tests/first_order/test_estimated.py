@@ -24,9 +24,9 @@ from jaxsens.core.results.statistics import (
     Estimated,
     accuracy_of,
     quantile_bounds,
-    strata,
     stratified_mean,
 )
+from jaxsens.first_order.estimate import strata
 from jaxsens.first_order.run import warn_if_far
 from tests.made_results import made
 

@@ -546,39 +546,3 @@ def read_substitution(value: Any, default: Flips, problems: Problems) -> Any:
     if flips is not None and not flips.plain:
         problems.add("flips", flips, "flips that replace one symbol each")
     return flips
-
-
-def alphabet_of(
-    flips: Any,
-    own: int | None,
-    vocabulary: int | None,
-    problems: Problems,
-    *,
-    least: int = 2,
-    reserved: Sequence[int] = (),
-) -> Int[np.ndarray, " symbols"]:
-    """Returns the symbols that words are made of, where all words of a length are looked at; empty after an error.
-
-    Args:
-        flips: a `Substitute` of an alphabet or ids and nothing else, or what stands for one; None for the alphabet.
-        own: the size of the model's alphabet, or None if unknown.
-        vocabulary: the number of symbols that the model reads, or None if unknown.
-        problems: collects the errors.
-        least: how many ids there must be.
-        reserved: the symbols of the alphabet that words hold only by name.
-    """
-    flips = Substitute() if flips is None else read(Flips, flips, problems)
-    if flips is None:
-        return np.zeros(0, int)
-    plain = isinstance(flips, Substitute) and flips.by_position is None
-    if not plain or flips.settings().keys() - {"symbols"}:
-        problems.add("flips", flips, "symbols alone, such as flips=2: all positions of a word are flipped")
-        return np.zeros(0, int)
-    if not isinstance(flips.symbols, tuple):
-        candidates = inputs.alphabet(cast(int | None, flips.symbols), own, problems)
-        return candidates[~np.isin(candidates, np.asarray(reserved, int))]
-    symbols = np.array(flips.symbols)
-    inputs.check_ids("flips: symbols", symbols, vocabulary, problems)
-    if len(symbols) < least:
-        problems.add("flips", flips, "at least two symbols: one symbol makes only one word")
-    return symbols

@@ -11,7 +11,6 @@ import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -23,7 +22,6 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
 from matplotlib.transforms import ScaledTranslation
 
-from jaxsens.core.base.files import write_bytes
 from jaxsens.core.report.data import Spread
 
 # Okabe and Ito's palette, safe for colour-blind readers, with a dark brown for its yellow (too light on white).
@@ -239,13 +237,6 @@ def figure_bytes(figure: Figure, format: str, *, outlines: bool = False, dpi: in
         matplotlib.rcParams["svg.fonttype"] = "path" if outlines else "none"
         figure.savefig(content, format=format, dpi=dpi, metadata=_METADATA[format])
     return content.getvalue()
-
-
-def write_figure(folder: Path, name: str, figure: Figure) -> Path:
-    """Writes NAME.svg and NAME.png, each atomically. Returns the path of the latter."""
-    for format in ("svg", "png"):
-        write_bytes(folder / f"{name}.{format}", figure_bytes(figure, format))
-    return folder / f"{name}.png"
 
 
 def draw_panels(

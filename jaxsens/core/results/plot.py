@@ -1,6 +1,6 @@
-"""Matplotlib figures: sensitivity against position, the influence of every position on every row, and the text with its
-tokens coloured by sensitivity, which `picture` shows as HTML; and the fonts that draw a text: Matplotlib's own, and
-those of this machine where it lacks characters.
+"""Matplotlib figures: sensitivity against position, and the text with its tokens coloured by sensitivity, which
+`picture` shows as HTML; and the fonts that draw a text: Matplotlib's own, and those of this machine where it lacks
+characters.
 """
 
 from __future__ import annotations
@@ -9,22 +9,19 @@ import io
 import re
 import unicodedata
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, fontManager, get_font
 from matplotlib.patches import Rectangle
 
-from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import collecting, shortened
 from jaxsens.core.results.picture import By, ResultView, ShownToken, shown_parts
 
@@ -89,10 +86,6 @@ LABEL_INCHES = 0.12
 
 MOST_INPUTS = 12
 """The number of inputs that a figure has room for."""
-
-
-DECADES = 6
-"""Colours span at most this many powers of ten below the largest influence."""
 
 
 def draw_profile(view: ResultView, axes: Any = None) -> list[Axes]:
@@ -199,46 +192,6 @@ def safe_label(text: str) -> str:
     """Returns a label that Matplotlib does not take for mathematics, of at most 20 characters."""
     short = text if len(text) <= 20 else f"{text[:19]}…"
     return short.replace("\n", "").replace("$", r"\$")
-
-
-def draw_influence(
-    matrix: Float[np.ndarray, "n n"], norm: str, written: Sequence[str] | None = None, axes: Any = None
-) -> Axes:
-    """Draws the matrix: flipped positions from top to bottom, output rows from left to right, darker for more.
-
-    Args:
-        matrix: the influence of each position on each row; NaN for positions that were not flipped.
-        norm: of the changes.
-        written: how to write the symbol at each position; None for numbers of positions.
-        axes: where to draw; a new figure by default.
-
-    Raises:
-        InputError: for something else than Matplotlib axes.
-    """
-    axes = inputs.axes(axes, (6.4, 5.4))
-    positive = matrix[matrix > 0]
-    high = float(positive.max()) if positive.size else 1.0
-    low = max(float(positive.min()), high * 10.0**-DECADES) if positive.size else 0.1
-    colours = LogNorm(low if low < high else high / 2, high)
-    visible = np.ma.masked_where(~(matrix > 0), np.maximum(matrix, low))
-    axes.set_facecolor("white")
-    image = axes.imshow(visible, norm=colours, cmap="viridis_r", interpolation="nearest")
-    for place in np.flatnonzero(np.isnan(matrix).all(axis=1)):
-        axes.axhspan(
-            place - 0.5, place + 0.5, facecolor="none", edgecolor="#b0b0b0", hatch="////", linewidth=0
-        )
-    bar = axes.figure.colorbar(
-        image, ax=axes, extend="min" if positive.size and positive.min() < low else "neither"
-    )
-    bar.set_label(f"change of the row, {norm} norm")
-    axes.set_xlabel("output row")
-    axes.set_ylabel("flipped position")
-    if written is not None and len(matrix) <= MOST_LABELS:
-        texts = [safe_label(text) for text in written]
-        drawn: Any = {"fontfamily": families(texts)}
-        axes.set_xticks(range(len(matrix)), texts, rotation=90, **drawn)
-        axes.set_yticks(range(len(matrix)), texts, **drawn)
-    return axes
 
 
 MOST_IN_PICTURE = 3_000

@@ -53,28 +53,6 @@ class Estimated:
         return Estimated(self.estimates[chosen], self.stratum[chosen], self.compared[chosen], self.sketch)
 
 
-def strata(estimates: Float[np.ndarray, " flips"], verify: int, seed: int) -> Int8[np.ndarray, " flips"]:
-    """Returns the stratum of every flip, of which `verify` are to be measured exactly.
-
-    Half of them, rounded down, have the largest sizes among the estimates, earlier flips first if sizes are equal. The
-    others are drawn from the remaining flips, uniformly without replacement, by `numpy.random.default_rng(seed)`. If
-    there are no more flips than `verify`, all are measured.
-
-    Args:
-        estimates: finite numbers; their signs do not matter.
-        verify: the number of flips to measure.
-        seed: of the draw.
-    """
-    flips = len(estimates)
-    verify = min(verify, flips)
-    order = np.argsort(-np.abs(estimates), kind="stable")
-    stratum = np.full(flips, ESTIMATED, np.int8)
-    stratum[order[: verify // 2]] = TOP
-    others = np.sort(order[verify // 2 :])
-    stratum[np.random.default_rng(seed).choice(others, verify - verify // 2, replace=False)] = RANDOM
-    return stratum
-
-
 FEWEST = 4
 """The smallest sample in which a slope is fitted."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -126,26 +126,6 @@ def reporting(
     )
     with Progress(*columns, console=console, expand=True) as bar:
         yield BarReporter(console, total, done, name, bar)
-
-
-@contextmanager
-def watching(console: Console, steps: int, name: str = "") -> Iterator[Callable[[Any], None]]:
-    """Shows work of `steps` steps, which take about equally long. Yields the function to call with each event: its
-    `text` is one line, "" for an event that is not shown; `done` steps are done, or None for a note."""
-    start: list[float] = []
-
-    def watch(event: Any) -> None:
-        now = time.monotonic()
-        if event.done is not None:
-            first, began = start or (event.done, now)
-            start[:] = first, began
-            left = (now - began) / (event.done - first) * (steps - event.done) if event.done > first else None
-            reporter.reached(event.done, event.text, left)
-        elif event.text:
-            reporter.note(event.text)
-
-    with reporting(console, steps, name=name, at_once=True) as reporter:
-        yield watch
 
 
 def left_text(seconds: float | None) -> str:

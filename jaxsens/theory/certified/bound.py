@@ -14,7 +14,7 @@ from jaxsens.core.base import inputs, stopping
 from jaxsens.core.base.errors import collecting
 from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.text import html_facts
-from jaxsens.core.flips.flips import Flips, Substitute, alphabet_of
+from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.models.transformer.module import Transformer
@@ -37,7 +37,7 @@ from jaxsens.theory.certified.layerwise import LayerRanges, through
 from jaxsens.theory.certified.setting import BOUND, Setting, settle
 from jaxsens.theory.certified.two_layers import two_layers
 from jaxsens.theory.lemma5 import lemma5
-from jaxsens.theory.rules import measured_outputs, output_size, softmax_config
+from jaxsens.theory.rules import alphabet_of, measured_outputs, output_size, softmax_config
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,13 +20,14 @@ from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import html_facts
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine
-from jaxsens.core.flips.flips import Flips, alphabet_of
+from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.adapters import as_model
 from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.placement import Placement, checked_placement
 from jaxsens.core.results.measured import fingerprint
 from jaxsens.core.results.rounding import forward_pass, unreliable
+from jaxsens.theory.rules import alphabet_of
 from jaxsens.theory.search import local_search
 from jaxsens.theory.search.local_search import Measurements, Restart, SearchProgress, climb
 from jaxsens.theory.search.problem import Search, SearchTask, problem_of, search_space

@@ -13,7 +13,7 @@ import jaxsens
 from jaxsens import Auto, FirstOrder, InputError, Vmap
 from jaxsens.core.measures import Decision, Measure, balancing_threshold
 from jaxsens.core.report.figures import change_label
-from jaxsens.core.results.statistics import ESTIMATED, Estimated, strata
+from jaxsens.core.results.statistics import ESTIMATED, Estimated
 from jaxsens.core.sweeps import points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import (
@@ -27,6 +27,7 @@ from jaxsens.core.sweeps.points import (
     write_point,
 )
 from jaxsens.core.sweeps.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS, run_sweep
+from jaxsens.first_order.estimate import strata
 from jaxsens.training.theorem6.run import parse_theorem6_config
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, problems_of, quiet, tiny_sweep
 from tests.refusals import refusal, refused
