@@ -22,6 +22,7 @@ import numpy as np
 import tyro
 from rich.console import Console
 
+from jaxsens.cli.status import sweep_status
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.files import write_text
 from jaxsens.core.engines.engine import EngineChoice
@@ -33,7 +34,6 @@ from jaxsens.core.sweeps.config import load_sweep_config
 from jaxsens.core.sweeps.job import run
 from jaxsens.core.sweeps.points import Point, PointMetadata, select, write_point
 from jaxsens.core.sweeps.progress import Reporter
-from jaxsens.core.sweeps.status import sweep_status
 from jaxsens.core.sweeps.sweep import PLAN, PointsJob, Sweep, check_grows
 
 MIB = 2**20

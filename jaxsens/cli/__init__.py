@@ -7,8 +7,8 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from jaxsens.core.base import stopping
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None, *, own_process: bool = False) -
     usual effect immediately. If the process runs only this command (`own_process`), a second signal ends it even in the
     middle of a step.
     """
-    with stopping.of_a_command(own_process) as request:
+    with of_a_command(own_process) as request:
         try:
             code = _main(arguments)
         except KeyboardInterrupt:
@@ -52,8 +52,37 @@ def main(arguments: Sequence[str] | None = None, *, own_process: bool = False) -
 
 
 def run() -> NoReturn:
-    """Runs this process's command line and exits with its exit code."""
-    stopping.end_process(main(own_process=True))
+    """Runs this process's command line and exits with its exit code.
+
+    After a signal it skips the interpreter's teardown, which does not wait for running computations and crashes when
+    they use objects that are already torn down.
+    """
+    code = main(own_process=True)
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    if code > 128:
+        os._exit(code)
+    sys.exit(code)
+
+
+@contextmanager
+def of_a_command(own_process: bool) -> Iterator[stopping.StopRequest]:
+    """Like `noting` for `ENDING`, but also prints at once that the command stops after the current step.
+
+    own_process: whether the process runs only this command. A second signal then ends it immediately, also while the
+        main thread is in compiled code. Files are written atomically, so those on disk are intact.
+    """
+    message = "stopping after this step; again to stop now"
+    with stopping.noting(*stopping.ENDING) as request, stopping.compiling(message, own_process):
+        request.own_process = own_process
+        try:
+            yield request
+        finally:
+            request.own_process = False
+            # A later Ctrl-C ends the process without a traceback.
+            if own_process and signal.SIGINT in request.previous:
+                request.previous[signal.SIGINT] = signal.SIG_DFL
 
 
 def _main(arguments: Sequence[str] | None) -> int:

@@ -27,8 +27,10 @@ from jaxsens.cli.shared import (
     check_there,
     command_line,
     default,
+    fields_of,
     flag,
     flags_named,
+    of_words,
     one_of,
     programs_kept,
     write_output,
@@ -36,7 +38,6 @@ from jaxsens.cli.shared import (
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.files import METHODS, check_ending, read_text_within
-from jaxsens.core.base.registry import fields_of, of_words
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure

@@ -9,9 +9,11 @@ import shlex
 import shutil
 import sys
 import textwrap
+import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import date, time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
@@ -22,6 +24,8 @@ from tyro.constructors import PrimitiveConstructorSpec
 from jaxsens.core.base.errors import InputError, Location, Problems, collecting
 from jaxsens.core.base.files import remedy, takes_no_more, try_writing_to
 from jaxsens.core.base.program_cache import KeptPrograms, cache_in
+from jaxsens.core.base.registry import Option, read
+from jaxsens.core.base.strict import read_table
 from jaxsens.core.base.text import print_text, printable
 
 if TYPE_CHECKING:
@@ -123,6 +127,60 @@ def programs_kept(folder: str | None) -> KeptPrograms:
 def flag(key: str) -> str:
     """Returns the option for a key: `batch_size` gives `--batch-size`. A checkpoint stands without one."""
     return "CHECKPOINT" if key == "checkpoint" else f"--{key.replace('_', '-')}"
+
+
+# The words behind an option
+
+
+def of_words(base: Any, texts: Sequence[str], problems: Problems, name: str) -> Any:
+    """Returns the object that words such as ("neighbours", "k=8", "sample=1000") describe; None after adding errors.
+
+    Args:
+        base: the abstract class of the kinds, or a config without kinds, whose words are all `field=value`.
+        words: the words behind an option. The first may be a shorthand too, such as "2" or "3,4" for `Substitute`.
+        problems: collects the errors.
+        name: the option, for messages.
+    """
+    has_kinds = issubclass(base, Option)
+    table = fields_of(texts[1:] if has_kinds else texts, problems, name)
+    if table is None or not has_kinds:
+        return None if table is None else read_table(base, table, name, problems)
+    kind = value_of(texts[0]) if texts else ""
+    shorthand = {"kind": kind} if isinstance(kind, str) else base.shorthand(kind)
+    return read(base, kind if shorthand is None else {**shorthand, **table}, problems, name, file=True)
+
+
+def fields_of(
+    texts: Sequence[str], problems: Problems, name: str, symbols: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """Returns the table that words such as ("k=8", "sample=1000") describe; None after adding errors. A field of
+    `symbols` names symbols: 10 is the symbols 1 and 0, and no number."""
+    own, table = Problems(), dict[str, Any]()
+    for word in texts:
+        field, equals, text = word.partition("=")
+        if not equals or not field.isidentifier():
+            remedy = "field=value, with a value as in TOML; several are joined by commas, as in positions=0,5"
+            own.add(name, word, remedy)
+        elif field in table:
+            own.add((name, field), value_of(text), "once")
+        else:
+            value = value_of(text)
+            table[field] = text if field in symbols and not isinstance(value, str | list) else value
+    problems.include(own)
+    return None if own else table
+
+
+def value_of(text: str) -> Any:
+    """Returns the value that a text means: a TOML value, a list of values joined by commas, or the text itself."""
+    try:
+        table = tomllib.loads(f"value = {text}")
+    except ValueError:
+        table = {}
+    if table.keys() == {"value"} and not isinstance(table["value"], date | time):
+        return table["value"]
+    if "," in text and text[:1] not in tuple("\"'[{"):
+        return [value_of(part) for part in text.removesuffix(",").split(",")]
+    return text
 
 
 @contextmanager

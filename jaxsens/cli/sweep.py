@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import tyro
 from rich.console import Console
@@ -39,14 +39,13 @@ from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, ProcessLost, collecting
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.job import Job, Outcome
+    from jaxsens.core.sweeps.job import Outcome
     from jaxsens.core.sweeps.points import Point
     from jaxsens.core.sweeps.sweep import Sweep
 
 Format = Literal["svg", "png", "pdf"]
 Width = Literal["page", "one", "two"]
 _SHARE_ABOVE = 60
-_NAMED = 8  # variants, lengths, ... that --list names
 _PLACE = ("coordinator", "processes", "process")
 
 LOST = 75
@@ -173,7 +172,10 @@ def sweep(
         return 0
     _, out = options.places
     if options.list_points:
-        return _list(*options.load(), out)
+        from jaxsens.cli.status import listing
+
+        print_text(Console(), "\n".join(listing(*options.load(), out)))
+        return 0
     check_folder("sweep", out)
     job.check()
     if job.requested:
@@ -194,8 +196,8 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], options: MeasuredOptions) 
 
     Of a shard, others measure the points that are missing, so that there is no report before they are there.
     """
+    from jaxsens.cli.status import counts_text
     from jaxsens.core.sweeps.job import why_unwritable
-    from jaxsens.core.sweeps.status import counts_text
 
     (_, out), quiet = options.places, options.quiet
     console, progress, counts = Console(stderr=True), Console(stderr=True, quiet=quiet), sweep.stored(out)
@@ -236,9 +238,9 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     """Does this process's part of the sweep, and returns the exit code."""
     import jax
 
+    from jaxsens.cli.status import counts_text
     from jaxsens.core.sweeps import distributed
     from jaxsens.core.sweeps.job import run
-    from jaxsens.core.sweeps.status import counts_text
     from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
     distributed.join(job.coordinator, job.processes, job.process)
@@ -283,44 +285,6 @@ def report(
     return 0
 
 
-def _list(sweep: Sweep, chosen: Sequence[Point], out: Path) -> int:
-    """Prints a summary of the chosen points and records, their states, and how long the missing points take."""
-    from jaxsens.core.base.text import duration
-    from jaxsens.core.sweeps.status import counts_text, expected_points, expected_seconds
-    from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
-
-    jobs: dict[str, tuple[Job[Any, Any], Sequence[Any]]] = {"points": (PointsJob(sweep, out), chosen)}
-    for name, items in sweep.table_points.items():
-        jobs[name] = RecordsJob(sweep, name, out), [items[point] for point in chosen]
-    lines, counts, missing = [sweep.title] * bool(sweep.title), {}, {}
-    for axis in ("variant", "n", "seed"):
-        values = list(dict.fromkeys(str(getattr(point, axis)) for point in chosen))
-        lines.append(f"{axis:8} {len(values):5}: {_enumerated(values)}")
-    for name, (job, items) in jobs.items():
-        states = {item: job.state(item) for item in items}
-        missing[name] = [item for item, state in states.items() if state != "done"]
-        counts[name] = len(items) - len(missing[name]), len(items)
-        damaged = [item for item, state in states.items() if state == "damaged"]
-        if damaged:
-            lines.append(f"damaged  {len(damaged):5}: {_enumerated(damaged)}; computed again by the sweep")
-    lines.append(counts_text(counts))
-    if missing["points"]:
-        groups = expected_points(missing["points"])
-        seconds, compiling = expected_seconds(groups, sweep.tables.values())
-        told = f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
-        others = ", ".join(sweep.table_points)
-        lines.append(told + f"; {others}, which may take far longer, are not counted" * bool(others))
-    for line in lines:
-        print_text(Console(), line)
-    return 0
-
-
-def _enumerated(items: Sequence[object]) -> str:
-    """The items; of many, the first ones and the last."""
-    texts = [str(item) for item in items]
-    return ", ".join(texts if len(texts) <= _NAMED else [*texts[: _NAMED - 2], "...", texts[-1]])
-
-
 def status(
     directory: Directory,
     /,
@@ -335,7 +299,7 @@ def status(
         directory: The --out of `jaxsens sweep`.
         json_output: Print JSON, for scripts; its "state" is finished, failed or unfinished.
     """
-    from jaxsens.core.sweeps.status import sweep_status
+    from jaxsens.cli.status import sweep_status
 
     state = sweep_status(directory)
     if json_output:

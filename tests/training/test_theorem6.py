@@ -14,8 +14,8 @@ import pytest
 
 import jaxsens
 from jaxsens import InputError, Vmap, flip_sensitivity
+from jaxsens.cli.status import sweep_status
 from jaxsens.core.sweeps.config import parse_sweep_config
-from jaxsens.core.sweeps.status import sweep_status
 from jaxsens.core.sweeps.sweep import read_plan, read_records, run_whole
 from jaxsens.languages import Dyck, Parity
 from jaxsens.training import loop

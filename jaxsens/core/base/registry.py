@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import date, time
+from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
@@ -208,57 +206,3 @@ def read(base: Any, value: Any, problems: Problems, name: str | None = None, *, 
 def _listed(value: Any) -> Any:
     """Tuples as lists, as one writes them, and as JSON has them."""
     return [_listed(one) for one in value] if isinstance(value, tuple) else value
-
-
-# The words of a command line
-
-
-def of_words(base: Any, texts: Sequence[str], problems: Problems, name: str) -> Any:
-    """Returns the object that words such as ("neighbours", "k=8", "sample=1000") describe; None after adding errors.
-
-    Args:
-        base: the abstract class of the kinds, or a config without kinds, whose words are all `field=value`.
-        words: the words behind an option. The first may be a shorthand too, such as "2" or "3,4" for `Substitute`.
-        problems: collects the errors.
-        name: the option, for messages.
-    """
-    has_kinds = issubclass(base, Option)
-    table = fields_of(texts[1:] if has_kinds else texts, problems, name)
-    if table is None or not has_kinds:
-        return None if table is None else read_table(base, table, name, problems)
-    kind = value_of(texts[0]) if texts else ""
-    shorthand = {"kind": kind} if isinstance(kind, str) else base.shorthand(kind)
-    return read(base, kind if shorthand is None else {**shorthand, **table}, problems, name, file=True)
-
-
-def fields_of(
-    texts: Sequence[str], problems: Problems, name: str, symbols: Sequence[str] = ()
-) -> dict[str, Any] | None:
-    """Returns the table that words such as ("k=8", "sample=1000") describe; None after adding errors. A field of
-    `symbols` names symbols: 10 is the symbols 1 and 0, and no number."""
-    own, table = Problems(), dict[str, Any]()
-    for word in texts:
-        field, equals, text = word.partition("=")
-        if not equals or not field.isidentifier():
-            remedy = "field=value, with a value as in TOML; several are joined by commas, as in positions=0,5"
-            own.add(name, word, remedy)
-        elif field in table:
-            own.add((name, field), value_of(text), "once")
-        else:
-            value = value_of(text)
-            table[field] = text if field in symbols and not isinstance(value, str | list) else value
-    problems.include(own)
-    return None if own else table
-
-
-def value_of(text: str) -> Any:
-    """Returns the value that a text means: a TOML value, a list of values joined by commas, or the text itself."""
-    try:
-        table = tomllib.loads(f"value = {text}")
-    except ValueError:
-        table = {}
-    if table.keys() == {"value"} and not isinstance(table["value"], date | time):
-        return table["value"]
-    if "," in text and text[:1] not in tuple("\"'[{"):
-        return [value_of(part) for part in text.removesuffix(",").split(",")]
-    return text

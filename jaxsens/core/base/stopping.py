@@ -15,15 +15,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 SAME_SECONDS = 0.1
 """A signal repeated within this time counts once: `timeout` sends it to the process and again to its group."""
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 """The signals that ask for a stop: of Ctrl-C, of a scheduler, and of a terminal that is closed."""
-
-_IN_A_STEP = "stopping after this step; again to stop now"
 
 _IN_A_PROGRAM = "stopping when this program is compiled"
 
@@ -135,24 +133,6 @@ def noting(*numbers: int) -> Iterator[StopRequest]:
 
 
 @contextmanager
-def of_a_command(own_process: bool) -> Iterator[StopRequest]:
-    """Like `noting` for `ENDING`, but also prints at once that the command stops after the current step.
-
-    own_process: whether the process runs only this command. A second signal then ends it immediately, also while the
-        main thread is in compiled code. Files are written atomically, so those on disk are intact.
-    """
-    with noting(*ENDING) as request, compiling(_IN_A_STEP, own_process):
-        request.own_process = own_process
-        try:
-            yield request
-        finally:
-            request.own_process = False
-            # A later Ctrl-C ends the process without a traceback.
-            if own_process and signal.SIGINT in request.previous:
-                request.previous[signal.SIGINT] = signal.SIG_DFL
-
-
-@contextmanager
 def compiling(message: str = _IN_A_PROGRAM, own_process: bool = False) -> Iterator[None]:
     """Prints a message at the first signal that is recorded (`noting`). In another such block it does nothing.
 
@@ -191,14 +171,3 @@ def compiling(message: str = _IN_A_PROGRAM, own_process: bool = False) -> Iterat
         signal.set_wakeup_fd(before)
         os.close(writing)
         listener.join(1.0)
-
-
-def end_process(code: int) -> NoReturn:
-    """Ends the process with this exit code. After a signal it skips the interpreter's teardown, which does not wait for
-    running computations and crashes when they use objects that are already torn down."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    if code > 128:
-        os._exit(code)
-    sys.exit(code)

@@ -18,9 +18,9 @@ from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.text import print_text
 from jaxsens.core.placement.placement import Placement, global_mesh
+from jaxsens.core.sweeps.expected import expected_points
 from jaxsens.core.sweeps.job import Outcome, run
 from jaxsens.core.sweeps.points import Point
-from jaxsens.core.sweeps.status import expected_points
 from jaxsens.core.sweeps.sweep import PointsJob, Sweep, check_grows, run_whole
 
 HEARTBEAT_SECONDS = 20

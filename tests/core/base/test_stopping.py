@@ -118,12 +118,13 @@ def test_other_threads_install_nothing_and_are_not_stopped():
 
 COMMAND = """
 import ctypes, signal, sys, time
+from jaxsens.cli import of_a_command
 from jaxsens.core.base import stopping
 
 kind, ignored = sys.argv[1:]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored == "ignored" else signal.SIG_DFL)
-with stopping.of_a_command(own_process=True):
+with of_a_command(own_process=True):
     print("ready", flush=True)
     if kind == "compiled":
         ctypes.CDLL(None).usleep(30_000_000)  # Python runs no handler meanwhile.

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from jaxsens import InputError, Placement
+from jaxsens.cli.shared import of_words, value_of
 from jaxsens.core.base.errors import Problem, Problems
-from jaxsens.core.base.registry import of_words, read, value_of
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.strict import read_fields
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flips import Flips

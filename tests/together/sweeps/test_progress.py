@@ -20,6 +20,7 @@ import jaxsens
 from jaxsens.cli import main
 from jaxsens.cli import measure as command
 from jaxsens.cli.measure import InputOptions, OutputOptions
+from jaxsens.cli.status import sweep_status
 from jaxsens.cli.trained import watching
 from jaxsens.core.base.text import duration
 from jaxsens.core.placement import run
@@ -28,7 +29,6 @@ from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps import progress
 from jaxsens.core.sweeps.points import select
 from jaxsens.core.sweeps.progress import BarReporter, TimeLeft, left_text, reporting
-from jaxsens.core.sweeps.status import sweep_status
 from jaxsens.core.sweeps.sweep import run_sweep
 from jaxsens.training.evaluation import CrossEntropy, Recognition
 from jaxsens.training.loop import Evaluated, Note, Saved, Stepped

@@ -1,106 +1,67 @@
-"""What the points of a sweep are expected to take, before one is measured; and the state of a sweep, from its
-directory alone: what is done and failed, and how long the rest takes.
-"""
+"""How far a sweep is: by its config, for `jaxsens sweep --list`, and by its directory alone, for `jaxsens status`."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from jaxsens.core.base.errors import InputError
 from jaxsens.core.base.files import only_inside, there_are
-from jaxsens.core.base.programs import PLATFORMS, Platform, compiled_for
+from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.base.text import duration
-from jaxsens.core.choose import PlannedRun, here
-from jaxsens.core.engines.request import Request
-from jaxsens.core.explain import planned_run
-from jaxsens.core.sweeps.job import Failure, failure_of, read_failure, see_what_others_wrote
+from jaxsens.core.choose import here
+from jaxsens.core.sweeps.expected import POINT_SECONDS, START_SECONDS, expected_points
+from jaxsens.core.sweeps.job import Failure, Job, failure_of, read_failure, see_what_others_wrote
 from jaxsens.core.sweeps.points import Point, read_point
 from jaxsens.core.sweeps.progress import TimeLeft
-from jaxsens.core.sweeps.sweep import PlannedPoint, SweepPlan, read_plan
+from jaxsens.core.sweeps.sweep import PlannedPoint, PointsJob, RecordsJob, Sweep, SweepPlan, read_plan
 from jaxsens.core.sweeps.tables import PointTable, SweepTable
 
-START_SECONDS = 12.0
-"""To import, to read the config, and to draw the report, on the reference machine."""
-
-POINT_SECONDS = 0.15
-"""To make a point's model and inputs, to check it, and to write its file."""
+_NAMED = 8  # variants, lengths, ... that are named
 
 
-@dataclass(frozen=True)
-class ExpectedPoints:
-    """The points of one variant and length.
-
-    Attributes:
-        points: they differ in their seeds.
-        run: what measures one input of them.
-        inputs: the inputs of a point.
-        flips: the flips of a point, all inputs together.
-    """
-
-    points: tuple[Point, ...]
-    run: PlannedRun
-    inputs: int
-    flips: int
-
-    @property
-    def operations(self) -> float:
-        """The floating-point operations of one point: each of its inputs is prepared once."""
-        return self.run.cost.operations(self.inputs, self.flips)
-
-    @cached_property
-    def seconds(self) -> float:
-        """The seconds of one point on this machine, without compilation."""
-        return self.run.seconds_of(self.inputs, self.flips)
-
-    def host_seconds(self, everything: bool) -> float:
-        """The seconds of one point on a host: `everything`, or what tells the rounding of outputs."""
-        return self.seconds if everything else self.run.cost.rounding(here(PLATFORMS["cpu"]), self.inputs)
-
-    @property
-    def programs(self) -> tuple[object, ...]:
-        """What the programs are compiled for: points that agree in it share them."""
-        return self.run.engine.shared, self.run.n, self.run.model.dtype
+def listing(sweep: Sweep, chosen: Sequence[Point], out: Path) -> list[str]:
+    """Returns a summary of the chosen points and records, their states, and how long the missing points take."""
+    jobs: dict[str, tuple[Job[Any, Any], Sequence[Any]]] = {"points": (PointsJob(sweep, out), chosen)}
+    for name, items in sweep.table_points.items():
+        jobs[name] = RecordsJob(sweep, name, out), [items[point] for point in chosen]
+    lines, counts, missing = [sweep.title] * bool(sweep.title), {}, {}
+    for axis in ("variant", "n", "seed"):
+        values = list(dict.fromkeys(str(getattr(point, axis)) for point in chosen))
+        lines.append(f"{axis:8} {len(values):5}: {_enumerated(values)}")
+    for name, (job, items) in jobs.items():
+        states = {item: job.state(item) for item in items}
+        missing[name] = [item for item, state in states.items() if state != "done"]
+        counts[name] = len(items) - len(missing[name]), len(items)
+        damaged = [item for item, state in states.items() if state == "damaged"]
+        if damaged:
+            lines.append(f"damaged  {len(damaged):5}: {_enumerated(damaged)}; computed again by the sweep")
+    lines.append(counts_text(counts))
+    if missing["points"]:
+        seconds, compiling = expected_seconds(missing["points"], sweep.tables.values())
+        told = f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
+        others = ", ".join(sweep.table_points)
+        lines.append(told + f"; {others}, which may take far longer, are not counted" * bool(others))
+    return lines
 
 
-def expected_points(
-    chosen: Iterable[Point], platform: Platform | None = None, refused: list[tuple[Point, str]] | None = None
-) -> Iterator[ExpectedPoints]:
-    """Yields what the chosen points take on a platform, by default JAX's, variant by variant and by rising n. Nothing
-    is run. `refused` gets the first point of each variant and length that cannot be measured, and why."""
-    groups: dict[tuple[str, int], list[Point]] = {}
-    for point in chosen:
-        groups.setdefault(point.group, []).append(point)
-    order = list(dict.fromkeys(variant for variant, _ in groups))
-    for group in sorted(groups, key=lambda one: (order.index(one[0]), one[1])):
-        first = groups[group][0]
-        try:
-            measure, inputs = first.measure, len(first.tokens())
-            flips, engine = measure.flips_at(first.n), measure.engine_at(first.n).shared_by(first.seeds)
-            request = Request(flips.drawing(None), measure.measure, engine)
-            run = planned_run(first.model(), first.n, request, platform)
-        except InputError as error:
-            if refused is not None:
-                refused.append((first, str(error)))
-            continue
-        drawn, every = flips.sample, run.flips * inputs
-        yield ExpectedPoints(tuple(groups[group]), run, inputs, every if drawn is None else min(every, drawn))
+def _enumerated(items: Sequence[object]) -> str:
+    """The items; of many, the first ones and the last."""
+    texts = [str(item) for item in items]
+    return ", ".join(texts if len(texts) <= _NAMED else [*texts[: _NAMED - 2], "...", texts[-1]])
 
 
-def expected_seconds(
-    groups: Iterable[ExpectedPoints], tables: Iterable[SweepTable] = ()
-) -> tuple[float, float]:
+def expected_seconds(points: Iterable[Point], tables: Iterable[SweepTable]) -> tuple[float, float]:
     """Returns the seconds of points on this machine, with compilation, and those of compilation alone; both include
     what each `PointTable` computes."""
-    groups, on = list(groups), here(compiled_for())
+    groups, on = list(expected_points(points)), here(compiled_for())
     programs: dict[object, float] = {one.programs: one.run.compiling for one in groups}
     measuring = sum(len(one.points) * (one.seconds + POINT_SECONDS) for one in groups)
     for table in (one for one in tables if isinstance(one, PointTable)):
