@@ -27,8 +27,7 @@ from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import html_facts
-from jaxsens.core.checks.check import check_alone, check_calls, traced_model
-from jaxsens.core.checks.indices import check_flips
+from jaxsens.core.checks import check_alone, check_calls, check_flips, traced_model
 from jaxsens.core.engines.engine import FlipBlock, PreparedPass
 from jaxsens.core.engines.request import default_flips, select
 from jaxsens.core.engines.vmap import VmapEngine

@@ -14,7 +14,7 @@ from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, Problems, check_fi
 from jaxsens.core.base.programs import Platform, numerics
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import duration, in_words
-from jaxsens.core.checks.check import traced_model
+from jaxsens.core.checks import traced_model
 from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine

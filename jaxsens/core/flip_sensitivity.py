@@ -12,12 +12,12 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 import numpy as np
 from jaxtyping import Bool, Int
 
+from jaxsens.core import checks
 from jaxsens.core.base import inputs, stopping
 from jaxsens.core.base.errors import FLIP_BYTES, TOKEN_BYTES, PrecisionWarning, check_fits, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS, SHORTER
 from jaxsens.core.base.programs import as_arrays, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.checks import check, indices
 from jaxsens.core.choose import PlannedRun, choose, of_process, warn_if_long
 from jaxsens.core.engines.options import AskedEngine, Auto, Difference
 from jaxsens.core.engines.request import Request, Valid
@@ -162,7 +162,7 @@ class _Call:
 
     run: PlannedRun
     engine: AskedEngine
-    output: tuple[check.Shape, str]
+    output: tuple[checks.Shape, str]
     tokens: Int[np.ndarray, "batch n"]
     flips: FlipTable
     placement: Placement
@@ -183,7 +183,7 @@ class _Call:
         """The result without values."""
         nothing, measure, scale = np.full(len(self.flips), np.nan), self.run.engine.measure, None
         if self.unflipped is not None and measure.unflipped is not None:
-            scale = check.unflipped_value(measure, self.unflipped)
+            scale = checks.unflipped_value(measure, self.unflipped)
         origin = Provenance(self.output[1], versions(), self.name, scale)
         measured = nothing, nothing, self.flips, self.tokens, self.request, self.run.choice, origin
         names = self.run.model.names_of(self.tokens, self.flips.symbols)
@@ -220,14 +220,14 @@ def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, war
     if placement.group is None:  # several processes may have begun with other calls
         before = None if partial is None else partial.asked.engine
         engine = of_process(model, engine, kind, measure, n, before)
-    model, shape, dtype = check.traced_model(model, tokens[0], measure, kind.longer)
+    model, shape, dtype = checks.traced_model(model, tokens[0], measure, kind.longer)
     run = choose(model, engine, kind, measure, n, len(tokens), count=count)
     if warns:  # else the caller follows, or wants nothing of it
         warn_if_long(run, count - (0 if partial is None else len(partial)), stacklevel=4)
-    check.check_calls(model, tokens, shape, kind.longer)
+    checks.check_calls(model, tokens, shape, kind.longer)
     call = _Call(run, engine, (shape, dtype), tokens, selection.flips(), *about)
     if measure.function is not None:
-        check.checked_function(measure, *call.output)
+        checks.checked_function(measure, *call.output)
     if placement.group is not None:
         placement.agree((tokens.shape, tokens.tobytes(), call.request, partial is None))
     try:
@@ -262,10 +262,10 @@ def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
     if (message := rounding.unreliable(model, run.n, passed, engine.widens)) is not None:
         warnings.warn(message, PrecisionWarning, stacklevel=5)
     if model.config is None:  # else its vocabulary and its lengths are known
-        indices.check_flips(model, tokens, flips, run.kind.longer)
+        checks.check_flips(model, tokens, flips, run.kind.longer)
     call.unflipped = passed.output if engine.outputs is None else passed.output[list(engine.outputs)]
     if engine.measure.function is not None:
-        check.unflipped_value(engine.measure, call.unflipped)
+        checks.unflipped_value(engine.measure, call.unflipped)
     if estimate is not None:
         return estimate.result(call.empty, placement, report, passed.first)
     work = engine, parameters, tokens, some.inputs, some.positions, some.symbols
@@ -279,11 +279,11 @@ def _check(call: _Call, result: FlipSensitivity) -> None:
     A jaxsens transformer is neither called nor warned of: with hard attention, exact zeros are what is measured.
     """
     model, arguments = call.run.model, (call.tokens, result.flips, call.run.kind.longer)
-    check.check_finite(result.values, result.positions, result.measure)
-    moved = check.check_alone(model, *arguments, result.values, call.run.engine)
+    checks.check_finite(result.values, result.positions, result.measure)
+    moved = checks.check_alone(model, *arguments, result.values, call.run.engine)
     changed = np.any(result.values) or (call.partial is not None and np.any(call.partial.values))
     if model.config is None and len(result) and not changed:
-        check.warn_of_no_change(len(result), result.measure, moved, stacklevel=6)
+        checks.warn_of_no_change(len(result), result.measure, moved, stacklevel=6)
 
 
 _PREPARED_BYTES = 160

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int8
 
 from jaxsens.core.base.errors import EngineRefusal, InputError
 from jaxsens.core.base.programs import abstract_of, cached, numerics, program_key
-from jaxsens.core.checks.check import traced_model
+from jaxsens.core.checks import traced_model
 from jaxsens.core.choose import PlannedRun, here
 from jaxsens.core.engines.engine import Cost, EngineChoice
 from jaxsens.core.engines.one_key.run import costs_of_layers, weighting_refusal

@@ -30,7 +30,7 @@ from jaxsens.core.base.inputs import is_count
 from jaxsens.core.base.programs import RESOLVED, SMALLEST, abstract_of, cached, program_key, resolved
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import encoded
-from jaxsens.core.checks.check import check_finite, checked_function
+from jaxsens.core.checks import check_finite, checked_function
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.flips.flip_table import DELETED, DELETED_NAME, FlipTable

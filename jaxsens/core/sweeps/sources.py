@@ -24,7 +24,7 @@ from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.registry import entries, load
 from jaxsens.core.base.stopping import check
 from jaxsens.core.base.strict import field_names
-from jaxsens.core.checks.check import traced_model
+from jaxsens.core.checks import traced_model
 from jaxsens.core.engines.request import default_flips
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.models.adapters import Model, as_model

@@ -16,8 +16,7 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import TOKEN_BYTES, Problems, check_fits, collecting
 from jaxsens.core.base.registry import Seed
 from jaxsens.core.base.strict import Count, OptionalPositive, checked_by, config
-from jaxsens.core.checks.check import check_calls, check_finite, traced_model
-from jaxsens.core.checks.indices import RANDOM_FLIPS, check_words
+from jaxsens.core.checks import RANDOM_FLIPS, check_calls, check_finite, check_words, traced_model
 from jaxsens.core.choose import choose
 from jaxsens.core.engines.engine import Engine, EngineChoice
 from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto
