@@ -23,7 +23,6 @@ from jaxsens.core.results.statistics import (
     TOP,
     Estimated,
     accuracy_of,
-    quantile_bounds,
     stratified_mean,
 )
 from jaxsens.first_order.estimate import strata
@@ -115,7 +114,6 @@ def test_if_every_flip_is_measured_the_mean_is_exact(verify):
     assert result.exact.all()
     assert result.mean == pytest.approx(norms.mean(), rel=1e-14)
     assert result.mean_interval() == (result.mean, result.mean)
-    assert result.quantile_interval(0.3) == (np.quantile(norms, 0.3),) * 2
     assert result.accuracy.exceeding_count == 0
 
 
@@ -135,21 +133,7 @@ def test_an_interrupted_measurement_has_no_interval():
     result = result_of(norms, estimates, 40, 0, populations=[300], requested=[300])
     assert not result.complete
     assert result.mean_interval() == (0, math.inf)
-    assert result.quantile_interval(0.5) == (0, math.inf)
     assert "200 of 300 flips, interrupted" in repr(result)
-
-
-@pytest.mark.parametrize("q", [0.0, 0.1, 0.5, 0.95, 1.0])
-def test_quantile_intervals_hold_whatever_the_estimates(q):
-    hits, bounded = 0, 0
-    for seed in range(200):
-        norms, _ = population("log-normal", 300, np.random.default_rng(seed))
-        estimates = np.random.default_rng(seed).permutation(norms) if seed % 2 else norms
-        low, high = result_of(norms, estimates, 100, seed).quantile_interval(q, 0.9)
-        hits += low <= np.quantile(norms, q) <= high
-        bounded += 0 < low < high < math.inf
-    assert hits >= 180
-    assert bounded > 100 or q in (0.0, 0.95, 1.0)
 
 
 def test_the_maximum_is_a_measured_one():
@@ -370,12 +354,3 @@ def test_a_saved_result_comes_back_with_its_estimates(result, sketch, tmp_path):
         assert after.dtype == before.dtype
     assert repr(loaded) == repr(result)
     assert loaded.description() == result.description()
-
-
-@pytest.mark.parametrize(("q", "ends"), [(0.0, (3, 3)), (0.25, (5, 7)), (0.5, (8, 8)), (1.0, (20, 20))])
-def test_bounds_of_a_quantile_of_measured_flips_are_the_norms_on_both_sides_of_it(q, ends):
-    norms = np.array([20.0, 3.0, 5.0, 7.0, 9.0, 8.0, 11.0])
-    every = Estimated(norms, np.full(7, TOP, np.int8), norms)
-    low, high = quantile_bounds(every, norms, 7, q, 0.05)
-    assert (low, high) == ends
-    assert low <= np.quantile(norms, q) <= high

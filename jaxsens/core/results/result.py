@@ -12,7 +12,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
-import scipy
 from jaxtyping import Float
 from pydantic import TypeAdapter
 
@@ -33,7 +32,6 @@ from jaxsens.core.results.statistics import (
     accuracy_of,
     decision_ends,
     mean_ends,
-    quantile_bounds,
     stratified_mean,
 )
 
@@ -314,31 +312,6 @@ class FlipSensitivity(MeasuredFlips):
         measured = MeasuredSample.of(self.norms, self.estimated, self.population)
         low, high = ends(measured, confidence, largest)
         return Interval(min(low, self.mean), max(high, self.mean))
-
-    def quantile_interval(self, q: float, confidence: float = 0.95) -> Interval:
-        """Returns a distribution-free confidence interval for the q-quantile over all flips.
-
-        Its ends are order statistics of the sample, with binomial quantiles as ranks. If the sample is too small to
-        bound the quantile, the lower end is 0 or the upper end infinite. Both hold for a partial result, whose flips
-        are not a random sample.
-
-        Of an estimated result only the measured flips enter. The interval is then conservative, and the upper end is
-        infinite for high quantiles: estimates, however good, bound nothing.
-        """
-        checked_number("quantile_interval", least=0, most=1, q=q, confidence=confidence)
-        m, tail = len(self), (1 - confidence) / 2
-        if self.exhaustive and self.exact.all():
-            return Interval(self.quantile(q), self.quantile(q))
-        if not self.complete or not m:
-            return Interval(0.0, float("inf"))
-        if self.estimated is not None:
-            return Interval(*quantile_bounds(self.estimated, self.norms, self.population, q, tail))
-        ordered = np.sort(self.norms.astype(np.float64))
-        low = int(scipy.stats.binom.ppf(tail, m, q)) - 1
-        high = int(scipy.stats.binom.ppf(1 - tail, m, q))
-        return Interval(
-            float(ordered[low]) if low >= 0 else 0.0, float(ordered[high]) if high < m else float("inf")
-        )
 
     def profile(self) -> Float[np.ndarray, "*batch n alphabet"]:
         """Returns the sensitivities by position and symbol (columns follow `alphabet`), NaN where nothing was flipped.

@@ -79,51 +79,6 @@ def stratified_mean(estimated: Estimated, norms: Float[np.ndarray, " flips"]) ->
     return max(float(exact[top].sum()) / n + share * other_mean, float(exact[top | drawn].sum()) / n)
 
 
-def quantile_bounds(
-    estimated: Estimated, norms: Float[np.ndarray, " flips"], population: int, q: float, tail: float
-) -> tuple[float, float]:
-    """Returns a lower and an upper bound on the q-quantile of the norms over a population of flips, of which these are
-    all, or a simple random sample.
-
-    Each is wrong with probability at most `tail`, whatever the distribution. For a sample of flips, half of it is for
-    the quantile's rank among them (binomial), and half for the norms of those ranks. Where nothing can be said, the
-    bounds are 0 and infinity.
-    """
-    n = len(estimated.estimates)
-    if n == population:
-        place = (n - 1) * q  # between two norms, which `numpy.quantile` interpolates
-        return _rank_bounds(estimated, norms, math.floor(place) + 1, math.ceil(place) + 1, tail)
-    low, high = (int(scipy.stats.binom.ppf(share, n, q)) for share in (tail / 2, 1 - tail / 2))
-    return _rank_bounds(estimated, norms, low, high + 1, tail / 2)
-
-
-def _rank_bounds(
-    estimated: Estimated, norms: Float[np.ndarray, " flips"], low: int, high: int, tail: float
-) -> tuple[float, float]:
-    """Returns a lower bound on the norm of rank `low` (from 1) among these flips, and an upper one on that of `high`.
-
-    For every measured norm, the number of flips up to it is known among the largest estimates. For the rest it is
-    bounded by Clopper and Pearson's limits from the sample, which are conservative for draws without replacement.
-    """
-    exact = np.asarray(norms, np.float64)
-    top, drawn = np.sort(exact[estimated.stratum == TOP]), np.sort(exact[estimated.stratum == RANDOM])
-    others, m = len(exact) - len(top), len(drawn)
-    at = np.unique(np.concatenate([[0.0], top, drawn]))
-    top_count, count = np.searchsorted(top, at, side="right"), np.searchsorted(drawn, at, side="right")
-    least, most = np.zeros(len(at)), np.full(len(at), float(others))
-    if m:
-        some, missing = count > 0, count < m
-        least[some] = others * scipy.stats.beta.ppf(tail, count[some], m - count[some] + 1)
-        most[missing] = others * scipy.stats.beta.ppf(1 - tail, count[missing] + 1, m - count[missing])
-        # The flips of the sample themselves are known.
-        least, most = np.maximum(least, count), np.minimum(most, others - (m - count))
-    reaching_low, reaching_high = (
-        at[top_count + most >= low - ROUNDING],
-        at[top_count + least >= high - ROUNDING],
-    )
-    return float(reaching_low[0]), float(reaching_high[0]) if len(reaching_high) else math.inf
-
-
 ORDERS = 8
 """The number of random orders that `least_mean` averages over."""
 

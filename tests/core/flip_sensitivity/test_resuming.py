@@ -172,7 +172,6 @@ def test_a_partial_result_of_no_flips_has_a_repr_and_statistics_and_can_be_compl
     assert len(none) == 0
     assert all(math.isnan(value) for value in (none.max, none.mean, none.quantile(0.5)))
     assert none.mean_interval() == (0, math.inf)
-    assert none.quantile_interval(0.5) == (0.0, math.inf)
     assert np.isnan(none.profile()).all()
     assert none.profile().shape == (2, 24, 3)
     assert len(none.to_pandas()) == 0

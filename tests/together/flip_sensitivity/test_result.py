@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,34 +41,9 @@ def result():
     return jaxsens.flip_sensitivity(lambda t: jnp.stack([w @ t, t[0] * 2.0]), np.zeros((2, 40), int), 2)
 
 
-def tail(m, q, successes):
-    """P(B < successes) of a binomial B, summed term by term."""
-    return sum(math.comb(m, k) * q**k * (1 - q) ** (m - k) for k in range(successes))
-
-
-@pytest.mark.parametrize(("m", "q", "confidence"), [(60, 0.5, 0.9), (40, 0.1, 0.5), (60, 0.93, 0.8)])
-def test_the_interval_of_a_quantile_is_the_narrowest_between_two_of_the_sample_that_each_err_as_rarely(
-    m, q, confidence
-):
-    # The k-th smallest of m is above the q-quantile where fewer than k of them are below it.
-    norms = np.random.default_rng(m).permutation(np.arange(1.0, m + 1))
-    sampled = made(norms, populations=[10 * m])
-    err = (1 - confidence) / 2
-    low = max(k for k in range(1, m + 1) if tail(m, q, k) <= err)
-    high = min(k for k in range(1, m + 1) if tail(m, q, k) >= 1 - err)
-    assert sampled.quantile_interval(q, confidence) == (low, high)
-
-
-def test_a_sample_too_small_to_bound_a_quantile_says_so():
-    few = made([1.0, 2.0, 3.0], populations=[100])
-    assert few.quantile_interval(0.5, 0.95) == (0.0, np.inf)
-    assert few.quantile_interval(0.99, 0.5) == (3.0, np.inf)
-
-
 def test_an_exhaustive_result_has_no_uncertainty(result):
     assert result.exhaustive
     assert result.mean_interval() == (result.mean, result.mean)
-    assert result.quantile_interval(0.9) == (result.quantile(0.9),) * 2
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +92,6 @@ def test_results_that_hold_arrays_equal_themselves_alone_and_can_be_hashed(resul
 def test_what_is_no_share_or_no_input_is_refused(result, wrong):
     for path, call in (
         ("q", result.quantile),
-        ("q", result.quantile_interval),
         ("confidence", result.mean_interval),
         ("k", result.of_input),
     ):
