@@ -24,6 +24,7 @@ from jaxsens.core.base import inputs, stopping
 from jaxsens.core.base.errors import FLIP_BYTES, InputError, check_fits, collecting
 from jaxsens.core.base.inputs import FEWER_FLIPS
 from jaxsens.core.base.programs import numerics, versions
+from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.base.text import html_facts
@@ -32,7 +33,7 @@ from jaxsens.core.engines.engine import FlipBlock, PreparedPass
 from jaxsens.core.engines.request import default_flips, select
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flip_table import FlipTable
-from jaxsens.core.flips.flips import Flips, read_substitution
+from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure, Norm, read_norm
 from jaxsens.core.measures.formulas import difference
 from jaxsens.core.models.adapters import Model, as_inputs, as_model, encoded
@@ -316,7 +317,9 @@ def _measured(
         words = as_inputs(model, tokens, problems, one=True)
         default = default_flips(model)
         # After an error the default is what the other arguments are checked with.
-        requested = read_substitution(flips, default, problems) or default
+        requested = default if flips is None else read(Flips, flips, problems) or default
+        if not requested.plain:
+            problems.add("flips", requested, "flips that replace one symbol each")
         norm, devices = read_norm(measure, problems), checked_placement(placement, problems, model.mesh)
         # No row is read, so none is left out of the flips.
         selection = select(requested, dataclasses.replace(model, readout=None), words, problems)

@@ -36,7 +36,7 @@ from jaxsens.core.base.strict import Positive, config, did_you_mean, read_table,
 from jaxsens.core.base.text import duration, in_words
 
 if TYPE_CHECKING:
-    from jaxsens.core.sweeps.expected import ExpectedPoints
+    from jaxsens.core.sweeps.distributed import ExpectedPoints
     from jaxsens.core.sweeps.points import Point
 
 _FOLDER = Path(__file__).parent / "planning"
@@ -209,7 +209,7 @@ class Plan:
     def host_seconds(self) -> float:
         """The seconds in which a host like this machine does what it does: the points themselves and what tells their
         rounding, what needs float64 where the devices do not compute in it, and compilation."""
-        from jaxsens.core.sweeps.expected import POINT_SECONDS
+        from jaxsens.core.sweeps.distributed import POINT_SECONDS
 
         own = (
             len(row.expected.points) * (POINT_SECONDS + row.expected.host_seconds(row.seconds is None))
@@ -233,7 +233,7 @@ class Plan:
     def minutes(self) -> int:
         """A time limit for each shard, three times what it is expected to take, in whole tens. Each shard compiles what
         it measures, and starts."""
-        from jaxsens.core.sweeps.expected import START_SECONDS
+        from jaxsens.core.sweeps.distributed import START_SECONDS
 
         times = (row.expected.run.compiling + (row.seconds or 0.0) / REACHED for row in self.rows)
         expected = self.device_hours * 3600 / self.target.count / self.shards + max(times, default=0.0)
@@ -249,7 +249,7 @@ def planned(points: Iterable[Point], target: Target, memory_budget: int | None) 
         memory_budget: in bytes; None for the default one.
     """
     from jaxsens.core.base.programs import PLATFORMS
-    from jaxsens.core.sweeps.expected import expected_points
+    from jaxsens.core.sweeps.distributed import expected_points
 
     rows: list[PlannedPoints] = []
     unmeasurable: list[tuple[Point, str]] = []

@@ -17,7 +17,7 @@ from jaxsens.core.base.programs import compiled_for
 from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.base.text import duration
 from jaxsens.core.choose import here
-from jaxsens.core.sweeps.expected import POINT_SECONDS, START_SECONDS, expected_points
+from jaxsens.core.sweeps.distributed import POINT_SECONDS, START_SECONDS, expected_points
 from jaxsens.core.sweeps.job import Failure, Job, failure_of, read_failure, see_what_others_wrote
 from jaxsens.core.sweeps.points import Point, read_point
 from jaxsens.core.sweeps.progress import TimeLeft

@@ -380,3 +380,24 @@ def alphabet_of(
     if len(symbols) < least:
         problems.add("flips", flips, "at least two symbols: one symbol makes only one word")
     return symbols
+
+
+def fixed_symbols(value: Any, n: int, vocabulary: int | None, problems: Problems) -> dict[int, int]:
+    """Returns the positions fixed to one symbol in all inputs: 0-based position to symbol, sorted by position."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(
+        inputs.is_count(i) and inputs.is_count(s) for i, s in value.items()
+    ):
+        problems.add("fixed", value, "a mapping of 0-based positions to symbol ids, such as {0: 1}")
+        return {}
+    sound = {}
+    for position, symbol in sorted(value.items()):
+        if n and position >= n:
+            problems.add("fixed", {position: symbol}, f"positions from 0 to {n - 1}")
+        elif symbol >= (inputs.LARGEST_ID + 1 if vocabulary is None else vocabulary):
+            largest = inputs.LARGEST_ID if vocabulary is None else vocabulary - 1
+            problems.add("fixed", {position: symbol}, f"the model reads ids 0 to {largest}")
+        else:
+            sound[int(position)] = int(symbol)
+    return sound

@@ -14,7 +14,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from numbers import Integral, Real
 from operator import ge, gt, le, lt
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -379,25 +379,6 @@ def alphabet(size: int | None, own: int | None, problems: Problems) -> Int[np.nd
     elif check_fits("flips", size, size * FLIP_BYTES, "the flips of one position", FEWER_FLIPS, problems):
         return np.arange(size)
     return np.zeros(0, int)
-
-
-def fixed(value: Any, n: int, vocabulary: int | None, problems: Problems) -> dict[int, int]:
-    """Returns the positions fixed to one symbol in all inputs: 0-based position to symbol, sorted by position."""
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping) or not all(is_count(i) and is_count(s) for i, s in value.items()):
-        problems.add("fixed", value, "a mapping of 0-based positions to symbol ids, such as {0: 1}")
-        return {}
-    sound = {}
-    for position, symbol in sorted(value.items()):
-        if n and position >= n:
-            problems.add("fixed", {position: symbol}, f"positions from 0 to {n - 1}")
-        elif symbol >= (LARGEST_ID + 1 if vocabulary is None else vocabulary):
-            largest = LARGEST_ID if vocabulary is None else vocabulary - 1
-            problems.add("fixed", {position: symbol}, f"the model reads ids 0 to {largest}")
-        else:
-            sound[int(position)] = int(symbol)
-    return sound
 
 
 def outputs(value: Any, size: int | None, problems: Problems) -> tuple[int, ...] | None:

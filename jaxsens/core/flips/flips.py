@@ -12,7 +12,7 @@ from jaxtyping import Bool, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems, collecting
-from jaxsens.core.base.registry import Option, Seed, kind_of, read
+from jaxsens.core.base.registry import Option, Seed, kind_of
 from jaxsens.core.base.strict import OptionalPositive, Positive
 from jaxsens.core.flips.fields import (
     Groups,
@@ -538,11 +538,3 @@ def _of_positions(
         if tokens.size:
             rows[:, position] = number
     return Insertable([*lists.values()], rows)
-
-
-def read_substitution(value: Any, default: Flips, problems: Problems) -> Any:
-    """Returns the `Flips` that a value stands for, which replace one symbol each; None after adding an error."""
-    flips = default if value is None else read(Flips, value, problems)
-    if flips is not None and not flips.plain:
-        problems.add("flips", flips, "flips that replace one symbol each")
-    return flips

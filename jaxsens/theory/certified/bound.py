@@ -37,7 +37,7 @@ from jaxsens.theory.certified.layerwise import LayerRanges, through
 from jaxsens.theory.certified.setting import BOUND, Setting, settle
 from jaxsens.theory.certified.two_layers import two_layers
 from jaxsens.theory.lemma5 import lemma5
-from jaxsens.theory.rules import alphabet_of, measured_outputs, output_size, softmax_config
+from jaxsens.theory.rules import alphabet_of, fixed_symbols, measured_outputs, output_size, softmax_config
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -158,7 +158,7 @@ def certified_bound(
             if config.readout == "mean":
                 remedy = 'None: with readout="mean" no position is set apart'
                 problems.add("readout_symbols", readout_symbols, remedy)
-        fixed = inputs.fixed(fixed, n, size, problems)
+        fixed = fixed_symbols(fixed, n, size, problems)
         if readout_symbols is not None and n and readout_row(config.readout, n) in fixed:
             problems.add("readout_symbols", readout_symbols, "None where the readout position is fixed")
         columns = measured_outputs(model, norm, output_size(config), problems)

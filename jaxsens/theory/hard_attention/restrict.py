@@ -37,7 +37,7 @@ from jaxsens.theory.hard_attention.contest import (
 )
 from jaxsens.theory.hard_attention.restriction import FREE, Certificate, Restriction, RestrictionRefused
 from jaxsens.theory.hard_attention.values import HardModel
-from jaxsens.theory.rules import known_config
+from jaxsens.theory.rules import fixed_symbols, known_config
 
 COVERED_SCORES = 2**23
 """How many pairs of query and key the cover considers at a time. The rest waits for the next round."""
@@ -188,7 +188,7 @@ def restrict(
         held = tuple(range(0 if config is None else config.alphabet_size))
         if symbols is not None:
             held = tuple(inputs.symbols(symbols, vocabulary, problems, least=2).tolist())
-        before = inputs.fixed(fixed, n, vocabulary, problems)
+        before = fixed_symbols(fixed, n, vocabulary, problems)
         fraction = inputs.number("free_fraction", free_fraction, problems, least=0, most=1)
         budget = n - math.ceil(fraction * n - 1e-9) - len(before)
         if n and budget < 0:

@@ -26,6 +26,7 @@ from jaxsens.core.measures import Norm
 from jaxsens.core.models.adapters import Model
 from jaxsens.core.placement import placement
 from jaxsens.core.placement.run import Measuring
+from jaxsens.theory.rules import fixed_symbols
 
 
 @config
@@ -129,7 +130,7 @@ def search_space(
     if n:
         model.check_length(n, problems)
     fixed, start = search.fixed, search.start
-    held = inputs.fixed(fixed, n, model.vocabulary_size, problems)
+    held = fixed_symbols(fixed, n, model.vocabulary_size, problems)
     kept = {*held, model.position_read(n)}
     flipped = np.array([position for position in range(n) if position not in kept], int)
     if n and not len(flipped):
