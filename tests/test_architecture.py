@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import jaxsens
-from jaxsens.core.report import sweep_result as texts
+from jaxsens.core.report import data as texts
 from tools.lines import Count, Plan
 from tools.planted import faults
 

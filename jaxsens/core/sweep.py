@@ -25,7 +25,8 @@ from jaxsens.core.engines.request import Request
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement, checked_placement
-from jaxsens.core.report.sweep_result import FlipTables, SweepResult
+from jaxsens.core.report.data import FlipTables
+from jaxsens.core.report.sweep_result import SweepResult
 from jaxsens.core.sweeps.beyond import check_estimates
 from jaxsens.core.sweeps.config import NAME, NAME_RULE, Settings, check_points, check_variant, inputs_of
 from jaxsens.core.sweeps.inputs import RandomWords

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsens.core.base.errors import rule_for
+from jaxsens.core.report.data import SweepData, spreads, text
 from jaxsens.core.report.figures import ReportFigure, fitted_power, panel_figure, powers
 from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import Guide, Line, Panel, line_style
-from jaxsens.core.report.sweep_result import SweepResult, spreads, text
 
 if TYPE_CHECKING:
     import pandas
@@ -84,7 +84,7 @@ class AttentionData:
 
 
 def attention_sections(
-    data: SweepResult, results: Sequence[Mapping[str, Any]], rows: str, heads: str
+    data: SweepData, results: Sequence[Mapping[str, Any]], rows: str, heads: str
 ) -> list[Section]:
     """The section of a report on the rows of attention.csv; none without rows."""
     import pandas as pd

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from matplotlib import ticker
 from matplotlib.figure import Figure
 
+from jaxsens.core.report.data import DISTANCE_COLUMNS, FlipTables, text
 from jaxsens.core.report.figures import (
     ReportFigure,
     about_inexact,
@@ -39,7 +40,6 @@ from jaxsens.core.report.panels import (
     line_style,
     variant_styles,
 )
-from jaxsens.core.report.sweep_result import DISTANCE_COLUMNS, FlipTables, text
 from jaxsens.core.sweeps.job import write_table
 from jaxsens.core.sweeps.sweep import row_of
 
@@ -245,7 +245,7 @@ class Distances:
     """The mean change by distance of a sweep.
 
     Attributes:
-        table: `jaxsens.core.report.sweep_result.FlipTables.distances`.
+        table: `jaxsens.core.report.data.FlipTables.distances`.
         variants: in the order of the config.
         norm: what was measured of the output's change.
     """

@@ -17,6 +17,7 @@ from matplotlib.patches import Patch
 
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.measures import Measure
+from jaxsens.core.report.data import Profiles, Spread, spreads, text
 from jaxsens.core.report.fits import (
     LEVEL,
     ExponentFit,
@@ -40,7 +41,6 @@ from jaxsens.core.report.panels import (
     log_marks,
     variant_styles,
 )
-from jaxsens.core.report.sweep_result import Profiles, Spread, spreads, text
 from jaxsens.core.sweeps.points import OF_DECISIONS, PER_POSITION, STATUS_COLUMN
 
 COLOUR_MAP = "viridis_r"

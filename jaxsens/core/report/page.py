@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from jaxsens.core.base.files import write_bytes, write_text
 from jaxsens.core.base.stopping import check
 from jaxsens.core.base.text import duration
+from jaxsens.core.report.data import SweepData, text
 from jaxsens.core.report.figures import ReportFigure
 from jaxsens.core.report.fits import LEVEL, SUMMARY_COLUMNS, ExponentFit, signed
 from jaxsens.core.report.panels import SHAPES, figure_bytes
-from jaxsens.core.report.sweep_result import SweepResult, text
 from jaxsens.core.results.picture import page_template
 from jaxsens.core.sweeps.job import write_table
 from jaxsens.core.sweeps.sweep import PlannedVariant, row_of
@@ -149,7 +149,7 @@ def exponent_table(fits: Sequence[ExponentFit]) -> ReportTable:
     return table_of(text("table-of-exponents", level=LEVEL), fits, columns, numeric=4)
 
 
-def variant_table(data: SweepResult) -> ReportTable:
+def variant_table(data: SweepData) -> ReportTable:
     """What each variant is, whether it satisfies Lemma 5's conditions, and what is measured of it."""
     columns: dict[str, Callable[[PlannedVariant], str]] = {
         "variant": lambda variant: variant.name,
@@ -164,7 +164,7 @@ def variant_table(data: SweepResult) -> ReportTable:
     return table_of("", data.variants, columns)
 
 
-def run_table(data: SweepResult) -> ReportTable:
+def run_table(data: SweepData) -> ReportTable:
     """What was run and on what. Values that differ between points are listed with the number of points of each."""
     points = data.metadata
     seconds = sum(point.seconds for point in points)

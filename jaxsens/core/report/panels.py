@@ -22,7 +22,7 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
 from matplotlib.transforms import ScaledTranslation
 
-from jaxsens.core.report.sweep_result import Spread
+from jaxsens.core.report.data import Spread
 
 # Okabe and Ito's palette, safe for colour-blind readers, with a dark brown for its yellow (too light on white).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9", "#661100")

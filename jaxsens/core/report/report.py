@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxsens.core.base.files import only_inside
 from jaxsens.core.flips.fields import READOUT
+from jaxsens.core.report.data import SweepData, text
 from jaxsens.core.report.distances import Distances, decision_sections, distance_sections, write_distances
 from jaxsens.core.report.figures import local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.core.report.fits import enumeration, having, summary_sentence
@@ -22,13 +23,12 @@ from jaxsens.core.report.page import (
     write_fits,
     write_page,
 )
-from jaxsens.core.report.sweep_result import SweepResult, text
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, PER_POSITION
 from jaxsens.core.sweeps.sweep import write_points_csv, write_results_csv
 
 
 def write_report(
-    data: SweepResult, directory: str | os.PathLike[str], format: str = "svg", width: str = "page"
+    data: SweepData, directory: str | os.PathLike[str], format: str = "svg", width: str = "page"
 ) -> Path:
     """Writes points.csv, NAME.csv of the sweep's tables, summary.csv, local_slopes.csv, distances.csv,
     distance_exponents.csv, figures/ and report.html into a directory, each file atomically. Returns the page's path.
@@ -49,7 +49,7 @@ def write_report(
         return write_page(build_report(data), folder, format, width)
 
 
-def build_report(data: SweepResult) -> Report:
+def build_report(data: SweepData) -> Report:
     """Chooses what the report of a sweep shows."""
     fits, distances = data.fits, distances_of(data)
     plan = data.plan
@@ -97,7 +97,7 @@ def build_report(data: SweepResult) -> Report:
     )
 
 
-def distances_of(data: SweepResult) -> Distances | None:
+def distances_of(data: SweepData) -> Distances | None:
     """The mean change by distance to the row that is read; None if no model reads a single row."""
     table = data.flips.distances
     if table.empty:
@@ -105,7 +105,7 @@ def distances_of(data: SweepResult) -> Distances | None:
     return Distances(table, data.names, data.plan.measurement.measure.kind)
 
 
-def _introduction(data: SweepResult, flips: str, distances: Distances | None) -> list[str]:
+def _introduction(data: SweepData, flips: str, distances: Distances | None) -> list[str]:
     """What was measured, and what is known of it."""
     measurement = data.plan.measurement
     edit, replaced = measurement.flips, measurement.flips.longer == 0
@@ -127,7 +127,7 @@ def _introduction(data: SweepResult, flips: str, distances: Distances | None) ->
     return [text("decisions", threshold=threshold, **values), *limits]
 
 
-def _about_estimates(data: SweepResult) -> str:
+def _about_estimates(data: SweepData) -> str:
     estimates = [point.estimated or {} for point in data.estimated]
     ranks = [
         rank for one in estimates if (rank := one["rank_correlation"]) is not None and not math.isnan(rank)
@@ -144,7 +144,7 @@ def _about_estimates(data: SweepResult) -> str:
     )
 
 
-def about_equals(data: SweepResult) -> list[str]:
+def about_equals(data: SweepData) -> list[str]:
     """Which variants have the same numbers, to the last bit, in words: one remark for each set of them. Those that are
     0 everywhere are left out: of them the fits say so."""
     equal: dict[bytes, list[str]] = {}
@@ -156,7 +156,7 @@ def about_equals(data: SweepResult) -> list[str]:
     return [text("equals", variants=enumeration(names)) for names in equal.values() if len(names) > 1]
 
 
-def about_unresolved(data: SweepResult) -> list[str]:
+def about_unresolved(data: SweepData) -> list[str]:
     """Which lengths of which statistics are not resolved, in words: one remark for each variant and statistic."""
     table, remarks = data.points, []
     dtypes = ", ".join(sorted({point.dtype for point in data.metadata if point.at_most}))
@@ -175,7 +175,7 @@ def about_unresolved(data: SweepResult) -> list[str]:
     return remarks
 
 
-def _networks(data: SweepResult) -> str:
+def _networks(data: SweepData) -> str:
     by_weights: dict[str, list[str]] = {}
     for variant in data.variants:
         by_weights.setdefault(variant.weights, []).append(variant.name)
@@ -186,7 +186,7 @@ def _networks(data: SweepResult) -> str:
     return f"{' and on '.join(listed)}, {'all with the same inputs' if same else 'each on words of its language'}"
 
 
-def _warning(data: SweepResult) -> str:
+def _warning(data: SweepData) -> str:
     if not data.missing:
         return ""
     names = [f"{variant} n = {n} seed = {seed}" for variant, n, seed in data.missing[:10]]

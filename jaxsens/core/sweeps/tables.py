@@ -47,7 +47,7 @@ class SweepTable(abc.ABC):
         """Returns the sections of the report.
 
         Args:
-            data: the `SweepResult` of the report.
+            data: the `SweepData` of the report.
             results: of a `PointTable` the rows of NAME.csv; of a `RecordTable` the records, in the plan's order.
         """
 

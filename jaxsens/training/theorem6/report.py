@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxsens.core.report.data import SweepData, spreads, text
 from jaxsens.core.report.figures import ReportFigure, panel_figure
 from jaxsens.core.report.fits import enumeration
 from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import Guide, Line, Panel, variant_styles
-from jaxsens.core.report.sweep_result import SweepResult, spreads, text
 from jaxsens.core.sweeps.sweep import row_of
 from jaxsens.formal.languages import Dyck, Language
 from jaxsens.training.baselines import NEVER
@@ -27,7 +27,7 @@ _LEAST = 1e-9
 """In nats. Levels that are closer to each other, or to 0, differ only by rounding: no share of them is taken."""
 
 
-def evaluation_sections(data: SweepResult, records: Sequence[EvaluationRecord]) -> list[Section]:
+def evaluation_sections(data: SweepData, records: Sequence[EvaluationRecord]) -> list[Section]:
     """The sections of a report on trained models; none without records."""
     if not records:
         return []

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from jaxsens import SweepResult
+from jaxsens.core.report.data import FlipTables
 from jaxsens.core.report.fits import statistic_columns
-from jaxsens.core.report.sweep_result import FlipTables
 from jaxsens.core.sweeps.points import Measurement, PointMetadata
 from jaxsens.core.sweeps.sweep import PlannedPoint, PlannedVariant, SweepPlan
 

@@ -12,6 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens import flip_sensitivity, load_sweep
+from jaxsens.core.report.data import DISTANCE_COLUMNS, FlipTables, text
 from jaxsens.core.report.distances import (
     READ_AT,
     DistanceLaw,
@@ -28,7 +29,6 @@ from jaxsens.core.report.figures import sensitivity_panel, slopes_of
 from jaxsens.core.report.fits import statistic_name
 from jaxsens.core.report.page import DASH
 from jaxsens.core.report.report import build_report, distances_of
-from jaxsens.core.report.sweep_result import DISTANCE_COLUMNS, FlipTables, text
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, OF_DECISIONS, PER_POSITION
 from jaxsens.core.sweeps.sweep import read_points, run_sweep

@@ -16,10 +16,10 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.path import Path
 
+from jaxsens.core.report.data import BINS, FlipTables
 from jaxsens.core.report.figures import local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.core.report.fits import fit_exponents, summary_sentence
 from jaxsens.core.report.panels import ARROWS, ZERO_LABEL, figure_bytes, variant_styles
-from jaxsens.core.report.sweep_result import BINS, FlipTables
 from tests.core.report.synthetic import LENGTHS, axes_titled, clashes, points, power, six_variants, y_labels
 
 TABLE = six_variants()
