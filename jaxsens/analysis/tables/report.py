@@ -11,9 +11,17 @@ import numpy as np
 
 from jaxsens.core.base.errors import rule_for
 from jaxsens.core.report.data import SweepData, spreads, text
-from jaxsens.core.report.figures import ReportFigure, fitted_power, panel_figure, powers
 from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
-from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
+from jaxsens.core.report.page import (
+    DASH,
+    ReportFigure,
+    ReportTable,
+    Section,
+    fitted_power,
+    panel_figure,
+    powers,
+    table_of,
+)
 from jaxsens.core.report.panels import Guide, Line, Panel, line_style
 
 if TYPE_CHECKING:

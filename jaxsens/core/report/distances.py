@@ -19,16 +19,19 @@ from matplotlib import ticker
 from matplotlib.figure import Figure
 
 from jaxsens.core.report.data import DISTANCE_COLUMNS, FlipTables, text
-from jaxsens.core.report.figures import (
+from jaxsens.core.report.fits import LEVEL, ExponentFit, Growth, enumeration, fit_exponent, having, t_interval
+from jaxsens.core.report.page import (
+    DASH,
     ReportFigure,
+    ReportTable,
+    Section,
     about_inexact,
     change_label,
     measured_line,
     panel_figure,
     powers,
+    table_of,
 )
-from jaxsens.core.report.fits import LEVEL, ExponentFit, Growth, enumeration, fit_exponent, having, t_interval
-from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
 from jaxsens.core.report.panels import (
     SMALL,
     LineStyle,

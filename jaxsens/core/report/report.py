@@ -12,13 +12,15 @@ from jaxsens.core.base.files import only_inside
 from jaxsens.core.flips.fields import READOUT
 from jaxsens.core.report.data import SweepData, text
 from jaxsens.core.report.distances import Distances, decision_sections, distance_sections, write_distances
-from jaxsens.core.report.figures import local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.core.report.fits import enumeration, having, summary_sentence
 from jaxsens.core.report.page import (
     Report,
     Section,
     exponent_table,
+    local_slope_figure,
+    profile_figure,
     run_table,
+    sensitivity_figure,
     variant_table,
     write_fits,
     write_page,

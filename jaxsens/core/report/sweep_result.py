@@ -88,7 +88,7 @@ class SweepResult(SweepData):
         from matplotlib import pyplot
         from matplotlib.axes import Axes
 
-        from jaxsens.core.report.figures import sensitivity_panel
+        from jaxsens.core.report.page import sensitivity_panel
         from jaxsens.core.report.panels import draw_panel, panel_legend
 
         with collecting("plot") as problems:

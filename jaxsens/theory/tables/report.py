@@ -10,9 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from jaxsens.core.base.errors import shortened
 from jaxsens.core.report.data import Spread, spreads, text
-from jaxsens.core.report.figures import ReportFigure, change_label, fitted_power, measured_line, panel_figure
 from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponent, signed, statistic_columns
-from jaxsens.core.report.page import DASH, ReportTable, Section
+from jaxsens.core.report.page import (
+    DASH,
+    ReportFigure,
+    ReportTable,
+    Section,
+    change_label,
+    fitted_power,
+    measured_line,
+    panel_figure,
+)
 from jaxsens.core.report.panels import SMALL, Guide, Line, LineStyle, Panel, line_style, variant_styles
 from jaxsens.core.sweeps.sweep import row_of
 from jaxsens.theory.tables.record import BOUND_COLUMNS, PARTS, BoundRecord

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsens.core.report.data import SweepData, spreads, text
-from jaxsens.core.report.figures import ReportFigure, panel_figure
 from jaxsens.core.report.fits import enumeration
-from jaxsens.core.report.page import DASH, ReportTable, Section, table_of
+from jaxsens.core.report.page import DASH, ReportFigure, ReportTable, Section, panel_figure, table_of
 from jaxsens.core.report.panels import Guide, Line, Panel, variant_styles
 from jaxsens.core.sweeps.sweep import row_of
 from jaxsens.formal.languages import Dyck, Language

@@ -25,9 +25,8 @@ from jaxsens.core.report.distances import (
     model_table,
     write_distances,
 )
-from jaxsens.core.report.figures import sensitivity_panel, slopes_of
 from jaxsens.core.report.fits import statistic_name
-from jaxsens.core.report.page import DASH
+from jaxsens.core.report.page import DASH, sensitivity_panel, slopes_of
 from jaxsens.core.report.report import build_report, distances_of
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, OF_DECISIONS, PER_POSITION

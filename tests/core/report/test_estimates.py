@@ -13,8 +13,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.path import Path
 
 from jaxsens.core.report.data import FlipTables
-from jaxsens.core.report.figures import measured_line, sensitivity_figure, sensitivity_panel
 from jaxsens.core.report.fits import fit_exponents, statistic_columns
+from jaxsens.core.report.page import measured_line, sensitivity_figure, sensitivity_panel
 from jaxsens.core.report.panels import variant_styles
 from jaxsens.core.report.report import about_unresolved, build_report
 from jaxsens.core.sweeps.points import Measurement

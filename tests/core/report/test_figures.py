@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 from matplotlib.path import Path
 
 from jaxsens.core.report.data import BINS, FlipTables
-from jaxsens.core.report.figures import local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.core.report.fits import fit_exponents, summary_sentence
+from jaxsens.core.report.page import local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.core.report.panels import ARROWS, ZERO_LABEL, figure_bytes, variant_styles
 from tests.core.report.synthetic import LENGTHS, axes_titled, clashes, points, power, six_variants, y_labels
 
@@ -164,7 +164,7 @@ def test_a_users_settings_do_not_change_the_figure_and_are_left_alone():
 @pytest.mark.long
 def test_drawing_needs_no_pyplot_and_so_leaves_the_choice_of_a_backend_to_the_user():
     code = (
-        "import sys\nfrom jaxsens.core.report import figures, panels\n"
+        "import sys\nfrom jaxsens.core.report import page, panels\n"
         "figure = panels.Figure()\npanels.figure_bytes(figure, 'png')\npanels.figure_bytes(figure, 'svg')\n"
         "print('matplotlib.pyplot' in sys.modules)"
     )

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from jaxsens import FlipSensitivity, InputError
 from jaxsens.core.report import page
-from jaxsens.core.report.figures import ReportFigure
+from jaxsens.core.report.page import ReportFigure
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import Sweep
 from tests.made_results import made

@@ -12,7 +12,7 @@ import pytest
 import jaxsens
 from jaxsens import Auto, FirstOrder, InputError, Vmap
 from jaxsens.core.measures import Decision, Measure, balancing_threshold
-from jaxsens.core.report.figures import change_label
+from jaxsens.core.report.page import change_label
 from jaxsens.core.results.statistics import ESTIMATED, Estimated
 from jaxsens.core.sweeps import points
 from jaxsens.core.sweeps.config import parse_sweep_config
