@@ -265,10 +265,10 @@ class Problems(list[Problem]):
             if placed not in self:
                 self.append(placed)
 
-    def raise_if_any(self, kind: type[InputError] = InputError) -> None:
-        """Raises one `InputError`, or a `kind` of it, that lists all problems, if there are any."""
+    def raise_if_any(self) -> None:
+        """Raises one `InputError` that lists all problems, if there are any."""
         if self:
-            raise kind(*self, subject=self.subject)
+            raise InputError(*self, subject=self.subject)
 
 
 @contextmanager

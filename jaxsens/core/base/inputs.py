@@ -198,10 +198,10 @@ def generator(value: Any, problems: Problems) -> None:
         problems.add("generator", value, "give numpy.random.default_rng(seed)")
 
 
-def checked_count(function: str, *, least: int = 0, **values: Any) -> int:
-    """Checks that all values are whole numbers of at least `least`, raises their errors, and returns the first."""
+def checked_count(function: str, **values: Any) -> int:
+    """Checks that all values are whole numbers of at least 0, raises their errors, and returns the first."""
     with collecting(function) as problems:
-        counts = [count(name, value, problems, least) for name, value in values.items()]
+        counts = [count(name, value, problems) for name, value in values.items()]
     return counts[0]
 
 

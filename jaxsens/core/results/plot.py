@@ -208,9 +208,7 @@ _LEFT_OUT = "which this picture leaves out."
 _BREAK = re.compile("\r\n|[\r\n]")
 
 
-def picture_bytes(
-    view: ResultView, by: By | None, title: str, kind: Literal["png", "svg"], notes: bool = True
-) -> bytes:
+def picture_bytes(view: ResultView, by: By | None, title: str, kind: Literal["png", "svg"]) -> bytes:
     """Returns the picture as a file: title, what is shown, legend, and the coloured text of every input. The same
     result gives the same bytes.
 
@@ -219,7 +217,6 @@ def picture_bytes(
         by: what colours show, as for `picture.page`.
         title: above the text; empty for none.
         kind: "png", with 200 dots per inch, or "svg".
-        notes: whether sentences stand above and below the text.
     """
     content, metadata = io.BytesIO(), {"Date": None} if kind == "svg" else {"Software": None}
     parts = shown_parts(view, by, MOST_IN_PICTURE)
@@ -229,8 +226,7 @@ def picture_bytes(
         sheet, framed = _Sheet(), view.estimated
         if title:
             sheet.paragraph([title], size=14, bold=True)
-        if notes:
-            sheet.paragraph([f"{parts['explained']}.", *parts["premises"]], size=9)
+        sheet.paragraph([f"{parts['explained']}.", *parts["premises"]], size=9)
         sheet.tokens(_legend(parts), framed)
         for one in parts["inputs"]:
             if one["heading"]:
@@ -240,13 +236,12 @@ def picture_bytes(
                 sheet.paragraph([f"… and {one['left_out']:,} more positions, {_LEFT_OUT}"], size=9)
         if parts["hidden_inputs"]:
             sheet.paragraph([f"… and {parts['hidden_inputs']} more inputs, {_LEFT_OUT}"], size=9)
-        if notes:
-            said = ["Dotted bar: decrease."] if view.measure.signed else []
-            said += ["Framed: measured; others are estimates."] if view.estimated else []
-            characters = "".join(token.text for token in tokens)
-            if any(unicodedata.bidirectional(one) in ("R", "AL") for one in characters):
-                said.append("Tokens stand from left to right, those of scripts written to the left as well.")
-            sheet.paragraph([f"{parts['facts']}.", *said], size=9)
+        said = ["Dotted bar: decrease."] if view.measure.signed else []
+        said += ["Framed: measured; others are estimates."] if view.estimated else []
+        characters = "".join(token.text for token in tokens)
+        if any(unicodedata.bidirectional(one) in ("R", "AL") for one in characters):
+            said.append("Tokens stand from left to right, those of scripts written to the left as well.")
+        sheet.paragraph([f"{parts['facts']}.", *said], size=9)
         sheet.finished().savefig(content, format=kind, dpi=_RESOLUTION, metadata=metadata)
     return content.getvalue()
 

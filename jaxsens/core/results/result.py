@@ -411,35 +411,25 @@ class FlipSensitivity(MeasuredFlips):
 
     @typed_arguments
     def to_png(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        by: By | None = None,
-        title: str = "Sensitivity by token",
-        notes: bool = True,
+        self, path: str | os.PathLike[str], *, by: By | None = None, title: str = "Sensitivity by token"
     ) -> None:
         """Writes the coloured text of `to_html` as a picture, drawn by Matplotlib with 200 dots per inch, atomically.
 
         It shows 3,000 positions at most, and says so. `by`, `title` and errors are as for `to_html`; the path ends in
-        .png. An empty title is left out, and without `notes` so are the sentences above and below the text.
+        .png. An empty title is left out.
         """
         from jaxsens.core.results.plot import picture_bytes
 
-        self._draw("to_png", path, by, title, lambda: picture_bytes(self.view(), by, title, "png", notes))
+        self._draw("to_png", path, by, title, lambda: picture_bytes(self.view(), by, title, "png"))
 
     @typed_arguments
     def to_svg(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        by: By | None = None,
-        title: str = "Sensitivity by token",
-        notes: bool = True,
+        self, path: str | os.PathLike[str], *, by: By | None = None, title: str = "Sensitivity by token"
     ) -> None:
         """Writes the picture of `to_png` as SVG, atomically; the path ends in .svg."""
         from jaxsens.core.results.plot import picture_bytes
 
-        self._draw("to_svg", path, by, title, lambda: picture_bytes(self.view(), by, title, "svg", notes))
+        self._draw("to_svg", path, by, title, lambda: picture_bytes(self.view(), by, title, "svg"))
 
     def _draw(
         self, method: str, path: str | os.PathLike[str], by: Any, title: Any, made: Callable[[], bytes]
