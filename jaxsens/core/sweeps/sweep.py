@@ -214,16 +214,12 @@ class Sweep:
             inputs={str(n): self.inputs.expanded(read, n, self.seeds[0]) for n in self.lengths},
             variants=tuple(
                 PlannedVariant(
-                    variant.name,
-                    variant.description,
-                    variant.source.bounded,
-                    variant.source.expanded,
-                    variant.source.weights,
-                    variant.source.designated if outputs is None else outputs,
-                    variant.source.exact_length,
-                    variant.source.temperature,
+                    **row_of(one, ("name", "description")),
+                    **row_of(one.source, ("bounded", "weights", "exact_length", "temperature")),
+                    model=one.source.expanded,
+                    outputs=one.source.designated if outputs is None else outputs,
                 )
-                for variant in self.variants
+                for one in self.variants
             ),
             points=tuple(_planned(point, point) for point in self.points),
             tables={name: asdict(table) for name, table in self.tables.items()},  # pyright: ignore[reportArgumentType]

@@ -317,7 +317,7 @@ def test_the_control_has_the_parameters_of_the_temperature_version_and_promises_
         np.testing.assert_array_equal(one, other)
     assert wrong(hot, entry.formula, words(len(entry.alphabet), 12)) > 0
     assert hot.config.bounded
-    assert hot.config.bounded_temperature
+    assert all(hot.config.layer(k).weighting.bounded for k in range(hot.config.layers))
     assert hot.exact_length is None
     assert compile_formula("Q_1", "01", "bounded-softmax").promise.exact
 

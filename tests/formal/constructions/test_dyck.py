@@ -158,7 +158,7 @@ def test_the_control_does_not_compute_it_and_its_flips_fade():
     """Bounded embeddings at temperature 1: wrong outputs, and the average of errors moves by O(1/n) (Hahn, Lemma 5)."""
     model = dyck(2, "bounded-softmax", read="before-rounding")
     assert model.config.bounded
-    assert model.config.bounded_temperature
+    assert all(model.config.layer(k).weighting.bounded for k in range(model.config.layers))
     assert not model.promise.exact
     assert wrong(model, every_word(4, 4)) > 0
     assert model.outputs is not None

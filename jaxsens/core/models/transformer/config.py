@@ -48,7 +48,6 @@ from jaxsens.core.models.parts.weighting import (
     WEIGHTING_TYPES,
     WEIGHTINGS,
     HardWeighting,
-    SinkSoftmax,
     Softmax,
     Weighting,
 )
@@ -376,12 +375,6 @@ class TransformerConfig(NetworkConfig):
         """The temperature of attention (`Weighting.temperature`), or of every layer, where they differ, in order."""
         each = [self.layer(k).weighting.temperature for k in range(self.layers)]
         return ", ".join(each if len(set(each)) > 1 else each[:1]) or "none"
-
-    @property
-    def bounded_temperature(self) -> bool:
-        """Whether every layer is a softmax, even with a sink, whose 1/tau(n) stays bounded (the other hypothesis)."""
-        kinds = [self.layer(k).weighting for k in range(self.layers)]
-        return all(isinstance(kind, Softmax | SinkSoftmax) and kind.bounded for kind in kinds)
 
     @property
     def parameter_count(self) -> int:
