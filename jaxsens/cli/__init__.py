@@ -89,7 +89,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     # Imported here so that signals are recorded from the start.
     import tyro
 
-    from jaxsens.cli import constructed, corpus, measure, plan, schema, serve, sweep, trained
+    from jaxsens.cli import constructed, corpus, measure, plan, serve, sweep, trained
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
     from jaxsens.core.base.errors import InputError
     from jaxsens.core.base.files import takes_no_more
@@ -112,7 +112,7 @@ def _main(arguments: Sequence[str] | None) -> int:
         "plan": plan.plan,
         "corpus": corpus.corpus,
         "serve": serve.serve,
-        "schema": schema.schema,
+        "schema": sweep.schema,
         "train": trained.train,
         "theorem6": trained.theorem6,
         "generalisation": trained.generalisation,
