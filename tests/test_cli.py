@@ -131,7 +131,6 @@ def test_the_script_is_the_command(config, tmp_path):
         ("measure --model alphabet_size=2 --n 8 --save /proc/x.parquet", "/proc"),
         ("measure --model alphabet_size=2 --n 8 --quiet", "--quiet --save --html"),
         ("theorem6 none.toml --out /proc/x", "--out"),
-        ("generalisation none.toml --out /proc/x", "--out"),
         ("train none.toml --out /dev/null", "--out"),
         ("constructions --measure --out /dev/null", "--out"),
         ("measure --model alphabet_size=2 --n 8 --save x.csv", "--save .parquet"),

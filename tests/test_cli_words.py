@@ -21,7 +21,7 @@ from tests.pretrained.folders import write_folder
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMANDS = ("measure", "sweep", "report", "status", "plan", "corpus", "serve", "schema")
-PAPERS = ("train", "theorem6", "generalisation", "constructions", "restrictions")
+PAPERS = ("train", "theorem6", "constructions", "restrictions")
 
 
 def help_of(command: str, capsys, monkeypatch) -> str:

@@ -276,7 +276,6 @@ BASE: dict[str, tuple[str, ...]] = {
     "corpus": ("--pretrained", "missing", "--texts", "missing.txt"),
     "train": ("missing.toml", "--out", "out"),
     "theorem6": ("missing.toml", "--out", "out"),
-    "generalisation": ("missing.toml", "--out", "out"),
     "report": ("missing",),
     "status": ("missing",),
     "constructions": ("missing", "--measure"),

@@ -20,9 +20,14 @@ from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
+import jax
+import numpy as np
+import pandas as pd
 import pytest
 
 import jaxsens
+from jaxsens.training.checkpoints import load_checkpoint
+from jaxsens.training.evaluation import accuracy
 from tools import image
 from tools.image import Image, Stages, build, context, left_over, megabytes
 
@@ -315,6 +320,75 @@ def test_sharpness_trains_measures_and_writes_a_table_and_a_figure(tmp_path):
         assert float(rise) > 0
         assert float(blowup) > 0
     assert (tmp_path / "out" / "sharpness.png").stat().st_size > 1000
+
+
+GENERALISATION = """
+title = "tiny"
+claim = "Short words suffice."
+seeds = 2
+bins = [[1, 4], [5, 9]]
+lengths_per_bin = 2
+words = 8
+[data]
+lengths = [2, 2]
+batch = 4
+steps_per_call = 2
+[optimiser]
+steps = 4
+[[language]]
+label = "ends-in-b"
+name = "formula"
+formula = "Q_b"
+alphabet = "ab"
+[[language]]
+label = "more-b"
+task = "recognition"
+name = "formula"
+formula = "#L[Q_b] > #L[Q_a]"
+alphabet = "ab"
+[[model]]
+label = "rnn"
+kind = "rnn"
+width = 3
+"""
+
+
+@pytest.mark.long
+def test_generalisation_trains_every_language_with_every_seed_and_tabulates_the_shares_of_right_words(
+    tmp_path,
+):
+    (tmp_path / "tiny.toml").write_text(GENERALISATION)
+    script, out = ROOT / "examples" / "generalisation.py", tmp_path / "out"
+    command = [sys.executable, str(script), str(tmp_path / "tiny.toml"), "--out", str(out)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    found = pd.read_csv(out / "accuracy.csv").set_index(["language", "model", "seed", "least", "largest"])
+    assert len(found) == 2 * 2 * 2
+    trained = [load_checkpoint(out / "models" / name / "rnn" / "seed=1") for name in ("more-b", "ends-in-b")]
+    recognised = [accuracy(trained[0], trained[0].language, n, 8, 2**31).accuracy for n in (7, 9)]
+    assert found.loc["more-b", "rnn", 1, 5, 9]["accuracy"] == pytest.approx(np.mean(recognised))
+    assert found.loc["more-b", "rnn", 1, 5, 9]["words"] == 16
+    shares = [share_of_right_sets(trained[1], n) for n in (2, 4)]
+    assert found.loc["ends-in-b", "rnn", 1, 1, 4]["accuracy"] == pytest.approx(np.mean(shares))
+    table = (out / "accuracy.md").read_text().splitlines()
+    means = found.loc["ends-in-b", "rnn", :, 1, 4]["accuracy"].mean()
+    assert table[:3] == ["# tiny", "", "Short words suffice."]
+    assert table[6].startswith(f"| ends-in-b | rnn | {means:.3f} [")
+    assert table[6] in printed
+    assert (out / "accuracy.png").stat().st_size > 1000
+
+
+def share_of_right_sets(trained, n: int) -> float:
+    """By a loop over the beginnings of every prefix, each of which the model reads by itself."""
+    right = []
+    for word in trained.language.sample_prefixes(8, n, np.random.default_rng((2**31, 2, n))):
+        places = []
+        for i in range(n + 1):
+            law = trained.language.last_probabilities(word[:i])
+            read = np.concatenate([[2], word[:i]]).astype(np.int32)
+            predicted = np.asarray(jax.nn.softmax(trained.model(read)))
+            places.append(all((predicted > law[law > 0].min() / 2) == (law > 0)))
+        right.append(all(places))
+    return float(np.mean(right))
 
 
 LACKING = [name for name in ("debootstrap", "unshare", "chroot") if not shutil.which(name)]

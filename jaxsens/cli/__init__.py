@@ -23,7 +23,7 @@ _MORE = """`jaxsens COMMAND --help` lists the options of a command and gives an 
 `jaxsens --tyro-print-completion bash` prints tab completion; also zsh, fish.
 `jaxsens --version` prints the version."""
 
-_PAPERS = ("train", "theorem6", "generalisation", "constructions", "restrictions")
+_PAPERS = ("train", "theorem6", "constructions", "restrictions")
 """The commands that repeat experiments of papers."""
 
 _IN_ASCII = {
@@ -115,7 +115,6 @@ def _main(arguments: Sequence[str] | None) -> int:
         "schema": sweep.schema,
         "train": trained.train,
         "theorem6": trained.theorem6,
-        "generalisation": trained.generalisation,
         "constructions": constructed.constructions,
         "restrictions": constructed.restrictions,
     }

@@ -1,11 +1,10 @@
-"""`jaxsens train`, `theorem6` and `generalisation`: commands that train, in a folder until all is done."""
+"""`jaxsens train` and `theorem6`: commands that train, in a folder until all is done."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 import tyro
@@ -21,32 +20,12 @@ from jaxsens.cli.shared import (
     flags_named,
     print_text,
     programs_kept,
-    say_end,
 )
 from jaxsens.cli.sweep import MeasuredOptions, finish
-from jaxsens.core.base.files import only_inside
 from jaxsens.core.sweeps.progress import reporting
 
 
-@dataclass(frozen=True)
-class RunOptions:
-    """What such commands are given besides their config.
-
-    Attributes:
-        out: The output directory.
-        quiet: Print only failures.
-    """
-
-    out: Out
-    compilation_cache: CacheFolder = None
-    quiet: Flag = False
-
-
-Running = Annotated[RunOptions, tyro.conf.arg(name="")]
-"""The type of a command's parameter that has these options."""
-
-
-def train(config: Config, /, *, given: Running) -> int:
+def train(config: Config, /, *, out: Out, compilation_cache: CacheFolder = None, quiet: Flag = False) -> int:
     """Train a model on a formal language.
 
     `jaxsens measure OUT` measures it. Writes checkpoints, metrics.csv, evaluation.csv and a plot of both. Run it
@@ -56,9 +35,10 @@ def train(config: Config, /, *, given: Running) -> int:
 
     Args:
         config: A TOML file; see docs/learned.md.
-        given: Where, and how.
+        out: The output directory.
+        quiet: Print only failures.
     """
-    check_folder("train", given.out)
+    check_folder("train", out)
     from jaxsens.training.config import TrainConfig
     from jaxsens.training.loop import TrainingDiverged, TrainingInterrupted
     from jaxsens.training.loop import train as run
@@ -67,10 +47,10 @@ def train(config: Config, /, *, given: Running) -> int:
         read = TrainConfig.from_toml(config)
     console = Console(stderr=True)
     try:
-        progress = watching(Console(stderr=True, quiet=given.quiet), read.optimiser.steps)
-        kept = programs_kept(given.compilation_cache)
+        progress = watching(Console(stderr=True, quiet=quiet), read.optimiser.steps)
+        kept = programs_kept(compilation_cache)
         with flags_named({"directory": "--out"}), kept, progress as watch:
-            trained = run(read, given.out, watch)
+            trained = run(read, out, watch)
     except TrainingInterrupted as stop:
         done = f"{stop.step} of {read.optimiser.steps} steps are done"
         print_text(console, f"stopped; {done}. To resume: {command_line()}")
@@ -80,8 +60,8 @@ def train(config: Config, /, *, given: Running) -> int:
         return 1
     from jaxsens.training.curves import training_summary, write_training_plot
 
-    plot, printed = write_training_plot(given.out), Console(quiet=given.quiet)
-    printed.print(training_summary(given.out))
+    plot, printed = write_training_plot(out), Console(quiet=quiet)
+    printed.print(training_summary(out))
     print_text(printed, f"trained for {trained.step} steps; fingerprint {trained.fingerprint[:12]}")
     print_text(printed, f"{trained.directory}")
     print_text(printed, f"{plot}")
@@ -108,33 +88,6 @@ def theorem6(options: Annotated[MeasuredOptions, tyro.conf.arg(name="")]) -> int
     with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache):
         sweep, outcomes = run_theorem6(experiment, out, console, options.only, options.shard)
     return finish(sweep, outcomes, options)
-
-
-def generalisation(config: Config, /, *, given: Running) -> int:
-    """Train models on short words; tabulate accuracy by length.
-
-    Writes accuracy.csv, accuracy.md and a heat map. Run it again to resume.
-
-    For example: jaxsens generalisation configs/atlas/yang2025.toml --out results/yang2025
-
-    Args:
-        config: A TOML file; see configs/atlas/yang2025.toml.
-        given: Where, and how.
-    """
-    check_folder("generalisation", given.out)
-    from jaxsens.core.sweeps.job import run
-    from jaxsens.training.generalisation import Generalisation
-
-    experiment, console = Generalisation.load(config), Console(stderr=True)
-    with programs_kept(given.compilation_cache), only_inside(given.out):
-        outcome = run(experiment.job(given.out), Console(stderr=True, quiet=given.quiet))
-    if outcome.records and (given.out.is_dir() or not outcome.unwritable):
-        with only_inside(given.out):
-            written = experiment.write(given.out, outcome.records)
-        for text in written:
-            print_text(Console(quiet=given.quiet), f"{text}")
-    say_end(console, [outcome], f"{outcome.finished} of {outcome.planned} trainings are done")
-    return outcome.exit_code
 
 
 @contextmanager

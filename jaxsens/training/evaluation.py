@@ -21,7 +21,7 @@ from jaxsens.core.models.transformer.trace import SCORES_IN_MEMORY
 from jaxsens.core.sweeps.job import Record
 from jaxsens.formal.languages import Dyck, Language, language
 from jaxsens.training.config import Task, TrainableConfig, logits_of
-from jaxsens.training.steps import readout_logits, sequence_logits, with_boundary
+from jaxsens.training.steps import readout_logits, with_boundary
 
 _STREAMS = {"prediction": 2, "recognition": 3}  # of random numbers under one seed; training has 0 and 1
 _NUMBERS_IN_MEMORY = 2**24
@@ -112,28 +112,6 @@ def accuracy(subject: Any, language: Language, n: int, words: int = 256, seed: i
     outputs = logits(config, parameters, with_boundary(sample, language, "recognition"))
     margins = np.where(labels, 1, -1) * (outputs[:, 1] - outputs[:, 0])
     return Recognition(n, words, *_mean((margins > 0).astype(np.float64)), *_mean(margins))
-
-
-def next_symbols(
-    subject: Any, language: Language, n: int, words: int = 256, seed: int = 0
-) -> tuple[float, float]:
-    """How well a model predicts the *set* of outcomes that may follow, the criterion of Huang et al. (2024): the share
-    of prefixes that are right at all n + 1 places, and its standard error, from the sample.
-
-    Prefixes of n symbols are drawn from the language. After each of their n + 1 beginnings, an outcome counts as
-    predicted if the model gives it more than half of the least positive probability that the language gives there.
-
-    Arguments and errors are those of `cross_entropy`. All rows of one pass are read, which are a transformer's outputs
-    on the beginnings themselves unless its embeddings or temperatures contain the input's length.
-    """
-    config, parameters = _checked(subject, language, n, words, seed, "prediction", least=0)
-    prefixes = language.sample_prefixes(words, n, _generator(seed, "prediction", n))
-    laws = language.next_probabilities(prefixes)
-    outputs = logits(config, parameters, with_boundary(prefixes, language, "prediction"), sequence_logits)
-    predicted = np.exp(outputs - np.logaddexp.reduce(outputs, axis=-1, keepdims=True))
-    least = np.min(np.where(laws > 0, laws, np.inf), axis=-1, keepdims=True)
-    right = np.all((predicted > least / 2) == (laws > 0), axis=-1)
-    return _mean(right.all(axis=-1).astype(np.float64))
 
 
 def logits(

@@ -324,7 +324,7 @@ def parse_sweep_config(
 ) -> Sweep:
     """As `load_sweep_config`, from the text itself. Files that it names are looked for in `folder`."""
     raw, problems = parse_toml(text, model), Problems(model)
-    others = {"bins": "generalisation", "words": "theorem6", "language": "train"}
+    others = {"words": "theorem6", "language": "train"}
     of = next((others[key] for key in others if key in raw), None)
     if of is not None and not {"variant", "variants"} & raw.keys():
         raise InputError.of(
