@@ -28,9 +28,8 @@ from jaxsens.core.measures import L2
 from jaxsens.core.models.adapters import Model, as_model
 from jaxsens.core.placement.placement import Placement
 from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate
-from jaxsens.first_order.estimate import first_order_engine
+from jaxsens.first_order.estimate import Blocks, first_order_engine
 from jaxsens.first_order.first_order import FirstOrder
-from jaxsens.first_order.run import verified
 
 METHODS = ("first order", "AtP*", "gradient")
 
@@ -69,7 +68,8 @@ def compared(config: TransformerConfig, n: int, seed: int, count: int) -> dict[s
     with numerics("float32"):
         engine = first_order_engine(subject, FirstOrder(), L2())
         devices = Placement()
-        exact, *_ = verified(engine, subject, word[None], flips, np.arange(len(flips)), FirstOrder(), devices)
+        blocks = Blocks(engine, subject, n, FirstOrder(), devices.budget())
+        exact, *_ = blocks.verified(word[None], flips, np.arange(len(flips)), devices)
         changes, peaked = _changes(engine, subject, jnp.asarray(word), flips, n <= RIVALS_UP_TO)
     found = {}
     for method, change in changes.items():

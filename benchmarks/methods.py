@@ -84,9 +84,8 @@ def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
     from jaxsens.core.measures import L2, LogProbability
     from jaxsens.core.models.adapters import as_model
     from jaxsens.core.placement.placement import Placement
-    from jaxsens.first_order.estimate import first_order_engine
+    from jaxsens.first_order.estimate import Blocks, first_order_engine
     from jaxsens.first_order.first_order import FirstOrder
-    from jaxsens.first_order.run import Blocks, estimated
 
     subject, words = as_model(model(case.layers)), tokens(case.n)[None].astype(np.int32)
     asked = FirstOrder(sketch=sketch)
@@ -100,6 +99,6 @@ def _estimate(case: Case, sketch: int | None, scalar: bool) -> Measure:
         which = np.where(np.isin(np.arange(case.n), chosen) & (words < 2), 0, -1)
         flips = Candidates.of(words, [[0, 1]], which).table()
         with numerics("float32"):
-            return np.abs(estimated(blocks, words, flips, where))
+            return np.abs(blocks.estimated(words, flips, where))
 
     return measure

@@ -76,8 +76,7 @@ def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int
     from jaxsens.core.flips.flip_table import FlipTable
     from jaxsens.core.models.adapters import as_model
     from jaxsens.core.placement import placement
-    from jaxsens.first_order.estimate import first_order_engine
-    from jaxsens.first_order.run import Blocks, estimated
+    from jaxsens.first_order.estimate import Blocks, first_order_engine
 
     subject, count = as_model(model).reading(readout, 0, Problems()), len(given.positions)
     flips = FlipTable(
@@ -92,7 +91,7 @@ def alone(model: Any, given: Task, readout: int | str, scalar: bool, sketch: int
 
     def run() -> np.ndarray:
         with numerics("float32"):
-            return estimated(blocks, given.ids[None], flips, where)
+            return blocks.estimated(given.ids[None], flips, where)
 
     return run
 

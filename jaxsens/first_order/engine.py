@@ -5,7 +5,7 @@ for which attention has a closed form. What those rows pass on to the output is 
 what they attended to, times its change. In the last layer only the readout row counts, and it is exact.
 
 While weights are O(1/n), as under Hahn's Lemma 5, what is left out is O(1/n) of the change. The error is not known from
-the estimate alone: `jaxsens.first_order.run` measures it.
+the estimate alone: `jaxsens.first_order.estimate` measures it.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from jaxtyping import Array, Float, Int
 from jaxsens.core.base.programs import Platform
 from jaxsens.core.engines.engine import Changed, Cost, Engine, FlipBlock
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows, passed_on
-from jaxsens.core.engines.one_key.run import LayerRun, Run, costs_of_layers, run
+from jaxsens.core.engines.one_key.run import Run, costs_of_layers, run
 from jaxsens.core.measures.formulas import as_vector, change_of
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.layered import (
     EqualLayers,
     Layered,
-    ModelLayer,
-    Projections,
     Stack,
     embedded_rows,
     groups_of,
@@ -41,8 +39,6 @@ from jaxsens.first_order.gradients import attended_gradients
 Places: TypeAlias = Int[Array, " flips"]
 FlippedRows: TypeAlias = Float[Array, "flips width"]
 """The row of each flip, at its position."""
-
-SomeAttended: TypeAlias = Float[Array, "flips heads value_width"]
 
 EFFICIENCY = 0.2
 """The share of a large matrix product's rate that the engine reaches on CPU."""
@@ -110,7 +106,7 @@ class FirstOrderEngine(Engine):
         return groups_of(model, own, n, range(model.layers - (readout_row(self.readout, n) is not None)))
 
     def output(self, parameters: tuple[Any, Any], prepared: PreparedEstimate) -> Float[Array, " outputs"]:
-        return self._output_of_run(parameters, prepared.run)
+        return self._output(parameters, prepared.run)
 
     def sizes(self, prepared: PreparedEstimate) -> Float[Array, " layers"]:
         """Those of a model's softmax layers; 0 for sigmoid ones."""
@@ -152,35 +148,15 @@ class FirstOrderEngine(Engine):
                     sizes = 1, 1, m, *gradients.shape[3:]
                     return jax.lax.dynamic_slice(gradients, (k, head, first, 0, 0), sizes)[0, 0]
 
-                projections = self.projected(layer, kept, positions, moved)
-                total += passed_on(layer, kept, g, outputs, positions, projections[1:]).astype(total.dtype)
-                after = self._after(layer, kept, positions, moved, projections)
+                qkv = layer.projected(moved, positions)
+                total += passed_on(layer, kept, g, outputs, positions, qkv[1:]).astype(total.dtype)
+                after = layer.merged(moved, attended_by_moved_rows(layer, kept, positions, qkv))
                 return (total, after.astype(moved.dtype)), None
 
             (total, moved), _ = jax.lax.scan(through, (total, moved), (group.numbers, layers))
         if row is None:
             return total + self._change_of_mean(parameters, kept, positions, moved)
         return total + self._change_of_row(parameters, kept, row, positions, moved)
-
-    def _after(
-        self, layer: ModelLayer, kept: LayerRun, positions: Places, moved: FlippedRows, qkv: Projections
-    ) -> FlippedRows:
-        b = attended_by_moved_rows(layer, kept, positions, qkv)
-        return self.merged(layer, kept, positions, moved, b)
-
-    def projected(
-        self, layer: ModelLayer, kept: LayerRun, positions: Places, moved: FlippedRows
-    ) -> Projections:
-        """Returns the flipped rows' queries, keys and values in a layer."""
-        del kept  # a linear approximation would need it
-        return layer.projected(moved, positions)
-
-    def merged(
-        self, layer: ModelLayer, kept: LayerRun, positions: Places, moved: FlippedRows, b: SomeAttended
-    ) -> FlippedRows:
-        """Returns the flipped rows after a layer, from what they attended to there."""
-        del kept, positions
-        return layer.merged(moved, b)
 
     def _change_of_row(
         self, parameters: tuple[Any, Any], kept: Run, row: int, positions: Places, moved: FlippedRows
@@ -191,7 +167,7 @@ class FirstOrderEngine(Engine):
         readout row itself.
         """
         n, own = kept.tokens.shape[0], parameters[0]
-        model, read, y = self.layered.at_length(n), self._read(parameters, n), kept.y[row]
+        model, read, y = self.layered.at_length(n), self._linear_read(parameters, kept), kept.y[row]
         last = model.layers - 1
 
         def of_itself(new: FlippedRows) -> Array:
@@ -200,8 +176,8 @@ class FirstOrderEngine(Engine):
         if kept.last is None:
             return jnp.where((positions == row)[:, None], of_itself(moved), 0)
         layer, run_of_it = layer_of(model, own, last, n), kept.last
-        projections = self.projected(layer, run_of_it, positions, moved)
-        db = changes_of_rows(layer, run_of_it, jnp.asarray([row]), positions, projections[1:])[:, 0]
+        qkv = layer.projected(moved, positions)
+        db = changes_of_rows(layer, run_of_it, jnp.asarray([row]), positions, qkv[1:])[:, 0]
 
         def through(b: Float[Array, "heads value_width"]) -> Array:
             return read(model.merge(own, last, run_of_it.x[row], b))
@@ -209,7 +185,7 @@ class FirstOrderEngine(Engine):
         of_others = jax.vmap(lambda step: change_of(through, run_of_it.b[:, row], step))(db)
 
         def with_itself() -> Array:
-            new = self._after(layer, run_of_it, positions, moved, projections)
+            new = layer.merged(moved, attended_by_moved_rows(layer, run_of_it, positions, qkv))
             return jnp.where((positions == row)[:, None], of_itself(new), of_others)
 
         return jax.lax.cond(jnp.any(positions == row), with_itself, lambda: of_others)
@@ -219,31 +195,27 @@ class FirstOrderEngine(Engine):
     ) -> Float[Array, "flips combinations"]:
         """Returns the exact effect of the flipped row alone on a function of the mean of all rows' outputs."""
         n = kept.tokens.shape[0]
-        read, old = self._output_of_row(parameters, n), kept.y[positions]
+        (read, combined), old = self._maps(parameters, n), kept.y[positions]
         steps = jax.vmap(lambda y, new: change_of(read, y, new - y))(old, moved) / n
-        mean = self._output_of_run(parameters, kept)
-        combined = self._combined(parameters)
+        mean = self._output(parameters, kept)
         return jax.vmap(lambda step: change_of(combined, mean, step))(steps)
 
-    def _combined(self, parameters: tuple[Any, Any]) -> Callable[[Array], Array]:
-        if self.scalar is not None:
-            scalar = self.scalar
-            return lambda output: jnp.reshape(scalar(output), (1,))
-        return lambda output: parameters[1] @ output
-
-    def _output_of_run(self, parameters: tuple[Any, Any], kept: Run) -> Float[Array, " outputs"]:
+    def _output(self, parameters: tuple[Any, Any], kept: Run) -> Float[Array, " outputs"]:
         n = kept.tokens.shape[0]
-        row, read = readout_row(self.readout, n), self._output_of_row(parameters, n)
+        row, (read, _) = readout_row(self.readout, n), self._maps(parameters, n)
         return read(kept.y[row]) if row is not None else jnp.mean(jax.vmap(read)(kept.y), axis=0)
 
-    def _output_of_row(self, parameters: tuple[Any, Any], n: int) -> Callable[[Array], Array]:
-        """Returns the function from a row of the last layer to the output, a vector in float32 at least."""
-        model = self.layered.at_length(n)
-        return lambda y: as_vector(model.read(parameters[0], y))
+    def _maps(
+        self, parameters: tuple[Any, Any], n: int
+    ) -> tuple[Callable[[Array], Array], Callable[[Array], Array]]:
+        """Returns the functions from a row of the last layer to the output, a vector in float32 at least, and from the
+        output to its combinations."""
+        model, scalar = self.layered.at_length(n), self.scalar
 
-    def _read(self, parameters: tuple[Any, Any], n: int) -> Callable[[Array], Array]:
-        combined, read = self._combined(parameters), self._output_of_row(parameters, n)
-        return lambda y: combined(read(y))
+        def combined(output: Array) -> Array:
+            return parameters[1] @ output if scalar is None else jnp.reshape(scalar(output), (1,))
+
+        return lambda y: as_vector(model.read(parameters[0], y)), combined
 
     def _linear_read(self, parameters: tuple[Any, Any], kept: Run) -> Callable[[Array], Array]:
         """Returns a function of one row, whose derivative is that of the combinations with respect to the row.
@@ -251,10 +223,10 @@ class FirstOrderEngine(Engine):
         For a mean over rows it is linear in the row's output: the derivative of the combinations at the mean.
         """
         n = kept.tokens.shape[0]
+        read, combined = self._maps(parameters, n)
         if readout_row(self.readout, n) is not None:
-            return self._read(parameters, n)
-        read = self._output_of_row(parameters, n)
-        jacobian = jax.jacrev(self._combined(parameters))(self._output_of_run(parameters, kept))
+            return lambda y: combined(read(y))
+        jacobian = jax.jacrev(combined)(self._output(parameters, kept))
         return lambda y: jacobian @ read(y)
 
     def preferred_batch(self, n: int, platform: Platform) -> int:

@@ -1,9 +1,11 @@
-"""First-order estimates: which models they serve, which combinations of the outputs are estimated, at what cost.
-They are computed in float32 at least, and verified in float64.
+"""First-order estimates: which models they serve, which combinations of the outputs are estimated, at what cost, and
+the estimates themselves, in blocks of combinations, in float32 at least. Some flips are measured in float64 besides.
 """
 
 from __future__ import annotations
 
+import signal
+import warnings
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
 from typing import Any
@@ -11,20 +13,47 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int8
+from jaxtyping import Float, Int, Int8
 
-from jaxsens.core.base.errors import EngineRefusal, InputError
+from jaxsens.core.base import stopping
+from jaxsens.core.base.errors import EngineRefusal, EstimateWarning, InputError, check_fits, collecting
 from jaxsens.core.base.programs import abstract_of, cached, numerics, program_key
 from jaxsens.core.checks import traced_model
-from jaxsens.core.choose import PlannedRun, here
+from jaxsens.core.choose import PlannedRun, choose, here
 from jaxsens.core.engines.engine import Cost, EngineChoice
 from jaxsens.core.engines.one_key.run import costs_of_layers, weighting_refusal
+from jaxsens.core.engines.options import Auto
+from jaxsens.core.engines.vmap import OutputEngine, VmapEngine, compiled_output
+from jaxsens.core.flips.flip_table import FlipTable
+from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model, TransformerApply
 from jaxsens.core.models.transformer.layered import LAST_OTHER
-from jaxsens.core.results.statistics import ESTIMATED, RANDOM, TOP
+from jaxsens.core.placement.placement import Placement
+from jaxsens.core.placement.program import Ready
+from jaxsens.core.placement.run import Measuring, Progress
+from jaxsens.core.results.result import FlipSensitivity, MeasurementInterrupted
+from jaxsens.core.results.statistics import ESTIMATED, RANDOM, TOP, Estimated
 from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate
-from jaxsens.first_order.options import NAME, EstimateOptions
+from jaxsens.first_order.first_order import NAME, FirstOrder
+
+REMEDY = "measure a function of the output, or fewer flips"
+
+OUTPUTS_AT_ONCE = 2**22
+"""Changes of outputs from which a distance or a change function is computed at once."""
+
+FAR_OFF = 0.3
+"""A median error of the estimate above this raises an `EstimateWarning`."""
+
+FAR_OFF_90 = 1.0
+"""So does a 90 % quantile of it above this: the median hides a tenth of flips of which an estimate says nothing. Above
+sigmoid attention whose rows are not normalised, scores grow with n, and that tenth is off by several times itself."""
+
+ROUNDINGS = 64
+"""The roundings, of the sum of all outputs' sizes, by which two outputs in float64 may differ for no reason."""
+
+LARGEST_BLOCK = 64
+"""Combinations of outputs estimated at once: more hardly share more work."""
 
 
 def with_parameters_in(model: Model, n: int, dtype: Any) -> Model:
@@ -74,18 +103,14 @@ def strata(estimates: Float[np.ndarray, " flips"], verify: int, seed: int) -> In
     return stratum
 
 
-LARGEST_BLOCK = 64
-"""Combinations of outputs estimated at once: more hardly share more work."""
-
-
-def sketch_of(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int | None:
+def sketch_of(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int | None:
     """Returns how many random combinations of `size` outputs are estimated; None for each output, and for a scalar."""
     if engine.scalar is not None:
         return None
     return asked.combined(engine.measure, len(engine.outputs or range(size)))
 
 
-def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int:
+def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int:
     """Returns the number of combinations of `size` outputs that are estimated."""
     if engine.scalar is not None:
         return 1
@@ -93,7 +118,7 @@ def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: in
 
 
 def combinations(
-    asked: EstimateOptions, engine: FirstOrderEngine, size: int, block: range | None = None
+    asked: FirstOrder, engine: FirstOrderEngine, size: int, block: range | None = None
 ) -> Float[np.ndarray, "combinations outputs"]:
     """Returns the combinations of `size` outputs that are estimated, or those of a block of their numbers, in float64.
     Numbers from `combination_count` on, and a scalar, give rows of zeros.
@@ -122,7 +147,7 @@ def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "com
     return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
 
 
-def first_order_engine(model: Model, asked: EstimateOptions, measure: Measure) -> FirstOrderEngine:
+def first_order_engine(model: Model, asked: FirstOrder, measure: Measure) -> FirstOrderEngine:
     """Returns the engine for a model. The chosen outputs enter by `combinations`.
 
     Raises:
@@ -229,7 +254,7 @@ class PlannedEstimate(PlannedRun):
     combined: int = 1
 
     @classmethod
-    def of(cls, asked: EstimateOptions, run: PlannedRun) -> PlannedEstimate:
+    def of(cls, asked: FirstOrder, run: PlannedRun) -> PlannedEstimate:
         """Returns an estimate of the flips of a run.
 
         Raises:
@@ -243,16 +268,23 @@ class PlannedEstimate(PlannedRun):
         return cls(**{**given, "engine": engine, "choice": choice, "combined": combined})
 
     @cached_property
-    def _block(self) -> tuple[Cost, Any]:
-        return self.of_count(self.combined)
-
-    @cached_property
     def parameters(self) -> Any:
-        return self._block[1]
+        """Those of a block, abstract."""
+        with numerics(self.model.dtype):
+            size = block_size(self.engine, self.model.parameters, self.n, self.combined, self.platform.memory)
+            rows = jax.ShapeDtypeStruct((size, output_size(self.model, self.n)), jnp.result_type(float))
+        return self.model.parameters, rows
 
     @cached_property
     def cost(self) -> Cost:
-        return self._block[0]
+        """That of all blocks together."""
+        blocks, tokens = (
+            -(-self.combined // len(self.parameters[1])),
+            jax.ShapeDtypeStruct((self.n,), jnp.int32),
+        )
+        with numerics(self.model.dtype):
+            one = self.engine.cost(self.parameters, tokens, self.platform)
+        return replace(one, prepare=blocks * one.prepare, per_flip=blocks * one.per_flip)
 
     @cached_property
     def prepared(self) -> PreparedEstimate:
@@ -263,19 +295,8 @@ class PlannedEstimate(PlannedRun):
     def memory(self) -> int:
         return super().memory + (0 if self.engine.of_norm else table_bytes(self.flips, self.combined))
 
-    def of_count(self, count: int) -> tuple[Cost, Any]:
-        """Returns the cost of so many combinations, in all blocks together, and the parameters of a block, abstract."""
-        parameters, platform = self.model.parameters, self.platform
-        with numerics(self.model.dtype):
-            size = block_size(self.engine, parameters, self.n, count, platform.memory)
-            rows = jax.ShapeDtypeStruct((size, output_size(self.model, self.n)), jnp.result_type(float))
-            tokens, blocks = jax.ShapeDtypeStruct((self.n,), jnp.int32), -(-count // size)
-            one = self.engine.cost((parameters, rows), tokens, platform)
-        cost = replace(one, prepare=blocks * one.prepare, per_flip=blocks * one.per_flip)
-        return cost, (parameters, rows)
 
-
-def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
+def estimated_instead(asked: FirstOrder, run: PlannedRun) -> str | None:
     """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
     try:
         estimate = PlannedEstimate.of(asked, run)
@@ -283,9 +304,249 @@ def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
     except EngineRefusal:
         return None
     outputs = len(estimate.engine.outputs or range(output_size(run.model, run.n)))
-    costs = (estimate.of_count(count)[0] for count in (outputs, 1))
+    costs = (replace(estimate, combined=count).cost for count in (outputs, 1))
     whole, alone = (cost.seconds(here(run.platform), 1, run.flips) for cost in costs)
     return (
         f'engine="{NAME}" would take about {whole:.2g} s for all outputs, {alone:.2g} s for a scalar, '
         "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
     )
+
+
+class Blocks:
+    """The combinations of an estimate, in blocks of equal size, for inputs of length n, within half a memory budget.
+
+    Attributes:
+        model: the model, with parameters in float32 at least: sums over n rows would lose the digits of narrower ones.
+        parameters: those, on the device.
+        outputs: the number of outputs.
+        count: the number of combinations.
+        each: which of them each block has; the last may exceed them.
+        first: the engine's parameters for the first block.
+
+    Raises:
+        EngineRefusal: if the model, or the scalar function, has no derivative.
+    """
+
+    def __init__(
+        self, engine: FirstOrderEngine, model: Model, n: int, asked: FirstOrder, budget: int
+    ) -> None:
+        self.engine, self.asked, self.given = engine, asked, model
+        self.model = with_parameters_in(model, n, np.float32)
+        self.parameters = jax.tree.map(jnp.asarray, self.model.parameters)
+        self.outputs = output_size(self.model, n)
+        self.count = combination_count(asked, engine, self.outputs)
+        size = block_size(engine, self.parameters, n, self.count, budget)
+        self.each = tuple(range(first, first + size) for first in range(0, self.count, size))
+        self.first = self.pair(0)
+        abstract_estimate(engine, self.first, n)
+
+    def pair(self, k: int) -> tuple[Any, Any]:
+        """Returns the engine's parameters for block k."""
+        rows = combinations(self.asked, self.engine, self.outputs, self.each[k])
+        return self.parameters, jax.device_put(np.asarray(rows, jnp.result_type(float)))
+
+    def result(
+        self,
+        whole: FlipSensitivity,
+        devices: Placement,
+        progress: Progress | None,
+        ready: Ready | None,
+    ) -> FlipSensitivity:
+        """Returns the estimates, with some flips measured. An interrupted estimate keeps nothing: it is begun again.
+
+        Raises:
+            MeasurementInterrupted: on Ctrl-C, without flips.
+        """
+        flips, words, asked = whole.flips, whole.tokens, self.asked
+        try:
+            with stopping.noting(signal.SIGINT):
+                values = self.estimated(words, flips, devices, progress, ready)
+                check_estimates_finite(values, flips.positions[:, 0])
+                stratum = strata(np.abs(values), asked.verify, asked.seed)
+                chosen = np.flatnonzero(stratum)
+                exact, compared, how = self.verified(words, flips, chosen, devices)
+        except KeyboardInterrupt as stop:
+            nothing = np.zeros(0)
+            empty = replace(
+                whole,
+                values=nothing,
+                resolution=nothing,
+                flips=flips.part(slice(0)),
+                engine=EngineChoice(NAME, "asked for; interrupted, begin it again"),
+            )
+            raise MeasurementInterrupted(empty, getattr(stop, "signal", signal.SIGINT)) from None
+        sketch = sketch_of(asked, self.engine, self.outputs)
+        of = "" if sketch is None else f"{sketch} random combinations of the outputs; "
+        known, found = np.full(len(flips), np.nan), values.copy()
+        known[chosen], found[chosen] = compared, exact
+        result = replace(
+            whole,
+            values=found if whole.measure.signed else np.abs(found),
+            resolution=np.zeros(len(flips)),
+            engine=EngineChoice(
+                NAME, f"asked for; {of}{len(chosen)} of {len(flips)} flips verified by {how}"
+            ),
+            estimated=Estimated(values, stratum, known, sketch),
+        )
+        warn_if_far(result, self.given, stacklevel=7)
+        return result
+
+    def estimated(
+        self,
+        words: Int[np.ndarray, "batch n"],
+        flips: FlipTable,
+        devices: Placement,
+        progress: Progress | None = None,
+        ready: Ready | None = None,
+    ) -> Float[np.ndarray, " flips"]:
+        """Returns the estimated measure of each flip, in float64; with a scalar or a change function, its signed value.
+
+        Norms are accumulated block by block, so that memory does not grow with the outputs. Distances and change
+        functions are computed from the estimated changes of all outputs. `ready` is the first input as it is prepared
+        for the first block, if it is at hand.
+
+        Raises:
+            InputError: if the changes of all outputs are needed and do not fit in memory.
+            KeyboardInterrupt: on Ctrl-C; what was estimated is then lost.
+        """
+        engine, count = self.engine, self.count
+        together = engine.scalar is None and not engine.of_norm
+        if together:
+            with collecting("flip_sensitivity") as problems:
+                what = f"the estimated change of {count} outputs by {len(flips)} flips"
+                check_fits("measure", engine.measure, table_bytes(len(flips), count), what, REMEDY, problems)
+        total = np.zeros((len(flips), count) if together else len(flips))
+        for k, block in enumerate(self.each):
+            pair, first = (self.pair(k), None) if k else (self.first, ready)
+
+            def told(done: int, total: int, k: int = k) -> None:
+                if progress:  # in flips of all blocks together
+                    progress((k * total + done) // len(self.each), total)
+
+            where = flips.inputs, flips.positions, flips.symbols
+            measuring = Measuring(engine, pair, words, *where, devices, progress and told, first=first)
+            changes = measuring.changes()[0].astype(np.float64)
+            if engine.scalar is not None:
+                return changes[:, 0]
+            if together:
+                total[:, block.start : block.stop] = changes[:, : count - block.start]
+            else:
+                total = engine.measure.combined(total, engine.measure.of_array(changes))
+        return self._of_changes(words, flips, total) if together else total
+
+    def _of_changes(
+        self, words: Int[np.ndarray, "batch n"], flips: FlipTable, changes: Float[np.ndarray, "flips chosen"]
+    ) -> Float[np.ndarray, " flips"]:
+        """Returns the measure or the value of the change function of every flip, from the estimated changes of
+        outputs."""
+        found, at_once = np.empty(len(flips)), max(1, OUTPUTS_AT_ONCE // changes.shape[1])
+        engine, model = self.engine, self.model
+        for b in np.unique(flips.inputs):
+            y = jnp.asarray(compiled_output(model.apply, model.parameters, words[b]))
+            own = np.flatnonzero(flips.inputs == b)
+            for chosen in np.split(own, range(at_once, len(own), at_once)):
+                dy = jnp.asarray(changes[chosen], y.dtype)
+                old, new = engine.chosen(y), engine.chosen(dy)
+                found[chosen] = engine.measure.of_changes(old, new, jnp.zeros(len(dy), y.dtype))[0]
+        return found
+
+    def verified(
+        self,
+        words: Int[np.ndarray, "batch n"],
+        flips: FlipTable,
+        chosen: Int[np.ndarray, " verified"],
+        devices: Placement,
+    ) -> tuple[Float[np.ndarray, " verified"], Float[np.ndarray, " verified"], str]:
+        """Measures the flips with the given indices exactly.
+
+        Returns:
+            The norms; with a scalar or a change function, its signed values. The same in the combinations that were
+            estimated, which differ with a sketch. And how they were measured.
+
+        Raises:
+            KeyboardInterrupt: on Ctrl-C.
+        """
+        n, engine, norm = words.shape[1], self.engine, self.engine.measure
+        wide = with_parameters_in(self.given, n, np.float64)
+        where = [flips.inputs[chosen], flips.positions[chosen], flips.symbols[chosen]]
+        inputs, which = np.unique(where[0], return_inverse=True)
+        with numerics(wide.dtype):
+            run = choose(wide, Auto(1), Substitute(), norm, n, len(inputs), count=len(chosen))
+        runner, how = run.engine, f"{run.choice.name} in {wide.dtype}"
+        order, passes = np.arange(len(chosen)), engine.of_norm and isinstance(runner, VmapEngine)
+        # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
+        if engine.of_norm:
+            runner = OutputEngine(norm, None, wide.apply) if passes else replace(runner, outputs=None)
+        if passes:  # the output of an input is that on a flip which puts there what there is
+            own = inputs, np.zeros((len(inputs), 1), int), words[inputs, :1]
+            where = [np.concatenate(pair) for pair in zip(own, where, strict=True)]
+            order = np.argsort(where[0], kind="stable")
+        with numerics(wide.dtype):
+            parameters, (b, places, symbols) = (
+                jax.device_put(wide.parameters),
+                (part[order] for part in where),
+            )
+            measuring = Measuring(runner, parameters, words, b, places, symbols, devices)
+            if not engine.of_norm:
+                values = measuring.numbers()[0][:, 0].astype(np.float64)
+                return values, values, how
+            changes = measuring.changes()[0].astype(np.float64)[np.argsort(order)]
+        if passes:
+            changes = changes[len(inputs) :] - changes[: len(inputs)][which]
+        exact = norm.of_array(changes if engine.outputs is None else changes[:, list(engine.outputs)])
+        if sketch_of(self.asked, engine, changes.shape[1]) is None:
+            return exact, exact, how
+        return exact, norm.of_array(changes @ combinations(self.asked, engine, changes.shape[1]).T), how
+
+
+def check_estimates_finite(
+    estimates: Float[np.ndarray, " flips"], positions: Int[np.ndarray, " flips"]
+) -> None:
+    """Rejects first-order estimates that are not finite: derivatives overflow where the model's output, which was
+    checked before, does not."""
+    bad = ~np.isfinite(estimates)
+    if bad.any():
+        raise InputError.of(
+            "engine",
+            NAME,
+            f"its estimate is not finite for {int(bad.sum())} of {len(estimates)} flips, first "
+            f"at position {int(positions[np.argmax(bad)])}, while the model's output is finite: the estimate "
+            'overflows, not the model. Use dtype="float64", engine="auto", which measures every flip, or a model with '
+            "layer normalisation",
+        )
+
+
+def warn_if_far(result: FlipSensitivity, model: Model, stacklevel: int) -> None:
+    """Issues an `EstimateWarning` if the estimate's error on the random sample, or on the largest estimates, is above
+    `FAR_OFF` in the median or `FAR_OFF_90` in a tenth, and more than the rounding of what it is compared with."""
+    found, estimated = result.accuracy, result.estimated
+    if found is None or estimated is None:
+        return
+    far = []
+    for stratum, which, median in (
+        (RANDOM, f"{found.count} random flips", found.median_error),
+        (TOP, f"the {found.largest_count} largest estimates", found.largest_error),
+    ):
+        own = estimated.stratum == stratum
+        exact = estimated.compared[own]
+        off = np.abs(estimated.estimates[own] - exact)
+        errors = off / np.maximum(np.abs(exact), 1e-200)
+        tenth = float(np.quantile(errors, 0.9)) if len(errors) else 0.0
+        if not (median > FAR_OFF or tenth > FAR_OFF_90):
+            continue
+        outputs = [compiled_output(model.apply, model.parameters, word) for word in result.tokens]
+        size = max(float(np.sum(np.abs(np.asarray(output, np.float64)))) for output in outputs)
+        # A mask may hide every path from a flip to the readout. The estimate is then 0, as it should be, and a forward
+        # pass for each flip gives the rounding of a subtraction.
+        if np.median(off) > ROUNDINGS * np.finfo(np.float64).eps * size:
+            far.append(
+                f"by {median:.0%} in the median of {which}, and by over {tenth:.0%} in a tenth of them"
+            )
+    if far:
+        warnings.warn(
+            f"n = {result.n}: the first-order estimate is off {'; '.join(far)}, which were measured exactly, so "
+            'weights of deep layers are far from O(1/n). Use engine="auto", which is exact; result.max and '
+            "result.mean_interval() hold",
+            EstimateWarning,
+            stacklevel=stacklevel,
+        )

@@ -25,8 +25,7 @@ from jaxsens.core.results.statistics import (
     accuracy_of,
     stratified_mean,
 )
-from jaxsens.first_order.estimate import strata
-from jaxsens.first_order.run import warn_if_far
+from jaxsens.first_order.estimate import strata, warn_if_far
 from tests.made_results import made
 
 
@@ -250,7 +249,7 @@ def test_either_part_of_the_measured_flips_warns_if_it_is_far_off(far, said):
     )
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        warn_if_far(result, as_model(lambda tokens: tokens), 1.0, stacklevel=1)
+        warn_if_far(result, as_model(lambda tokens: tokens), stacklevel=1)
     assert len(found) == (said is not None)
     assert said is None or re.search(said, str(found[0].message))
 

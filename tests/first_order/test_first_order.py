@@ -282,7 +282,7 @@ def moved_probability(y: jax.Array, new: jax.Array) -> jax.Array:
 def test_distances_are_those_of_the_estimated_changes(monkeypatch, dtype, measure, size):
     """In one layer of which one row is read the estimate is exact, however outputs come in blocks."""
     monkeypatch.setattr("jaxsens.first_order.estimate.LARGEST_BLOCK", size)
-    monkeypatch.setattr("jaxsens.first_order.run.OUTPUTS_AT_ONCE", 5 * size)
+    monkeypatch.setattr("jaxsens.first_order.estimate.OUTPUTS_AT_ONCE", 5 * size)
     model = jaxsens.Transformer(
         small(layers=1, weighting="temperature-log", mask="future", dtype=dtype), seed=0
     )

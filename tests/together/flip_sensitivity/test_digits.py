@@ -26,7 +26,7 @@ from jaxsens.core.results import rounding
 from jaxsens.core.results.picture import page
 from jaxsens.core.results.plot import draw_profile
 from jaxsens.core.results.rounding import ForwardPass, forward_pass, unreliable
-from jaxsens.first_order import run
+from jaxsens.first_order.estimate import Blocks
 from tests.made_results import made as result_of
 from tests.refusals import refused
 from tools.digits import truth
@@ -370,7 +370,7 @@ def test_an_overflowing_estimate_of_a_finite_model_is_told_as_such(monkeypatch):
     def overflowing(given, words, flips, *rest):
         return np.full(len(flips), np.inf)
 
-    monkeypatch.setattr(run, "estimated", overflowing)
+    monkeypatch.setattr(Blocks, "estimated", overflowing)
     model = jaxsens.Transformer(
         jaxsens.TransformerConfig(alphabet_size=2, width=4, heads=1, layers=1, feed_forward=0), seed=0
     )
