@@ -35,7 +35,7 @@ from jaxsens.core.placement.run import Measuring, Progress
 from jaxsens.core.results.result import FlipSensitivity, MeasurementInterrupted
 from jaxsens.core.results.statistics import ESTIMATED, RANDOM, TOP, Estimated
 from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate
-from jaxsens.first_order.first_order import NAME, FirstOrder
+from jaxsens.first_order.options import NAME, EstimateOptions
 
 REMEDY = "measure a function of the output, or fewer flips"
 
@@ -103,14 +103,14 @@ def strata(estimates: Float[np.ndarray, " flips"], verify: int, seed: int) -> In
     return stratum
 
 
-def sketch_of(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int | None:
+def sketch_of(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int | None:
     """Returns how many random combinations of `size` outputs are estimated; None for each output, and for a scalar."""
     if engine.scalar is not None:
         return None
     return asked.combined(engine.measure, len(engine.outputs or range(size)))
 
 
-def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) -> int:
+def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int:
     """Returns the number of combinations of `size` outputs that are estimated."""
     if engine.scalar is not None:
         return 1
@@ -118,7 +118,7 @@ def combination_count(asked: FirstOrder, engine: FirstOrderEngine, size: int) ->
 
 
 def combinations(
-    asked: FirstOrder, engine: FirstOrderEngine, size: int, block: range | None = None
+    asked: EstimateOptions, engine: FirstOrderEngine, size: int, block: range | None = None
 ) -> Float[np.ndarray, "combinations outputs"]:
     """Returns the combinations of `size` outputs that are estimated, or those of a block of their numbers, in float64.
     Numbers from `combination_count` on, and a scalar, give rows of zeros.
@@ -147,7 +147,7 @@ def _frame(outputs: int, combinations: int, seed: int) -> Float[np.ndarray, "com
     return np.sqrt(outputs / combinations) * (directions * np.sign(np.diag(triangle))).T
 
 
-def first_order_engine(model: Model, asked: FirstOrder, measure: Measure) -> FirstOrderEngine:
+def first_order_engine(model: Model, asked: EstimateOptions, measure: Measure) -> FirstOrderEngine:
     """Returns the engine for a model. The chosen outputs enter by `combinations`.
 
     Raises:
@@ -254,7 +254,7 @@ class PlannedEstimate(PlannedRun):
     combined: int = 1
 
     @classmethod
-    def of(cls, asked: FirstOrder, run: PlannedRun) -> PlannedEstimate:
+    def of(cls, asked: EstimateOptions, run: PlannedRun) -> PlannedEstimate:
         """Returns an estimate of the flips of a run.
 
         Raises:
@@ -296,7 +296,7 @@ class PlannedEstimate(PlannedRun):
         return super().memory + (0 if self.engine.of_norm else table_bytes(self.flips, self.combined))
 
 
-def estimated_instead(asked: FirstOrder, run: PlannedRun) -> str | None:
+def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
     """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
     try:
         estimate = PlannedEstimate.of(asked, run)
@@ -328,7 +328,7 @@ class Blocks:
     """
 
     def __init__(
-        self, engine: FirstOrderEngine, model: Model, n: int, asked: FirstOrder, budget: int
+        self, engine: FirstOrderEngine, model: Model, n: int, asked: EstimateOptions, budget: int
     ) -> None:
         self.engine, self.asked, self.given = engine, asked, model
         self.model = with_parameters_in(model, n, np.float32)
