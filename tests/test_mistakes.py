@@ -218,7 +218,6 @@ CALLS = {
     "load": jaxsens.theory.WorstInput.load,
     "language": jaxsens.language,
     "corpus_table": jaxsens.corpus_table,
-    "phase_diagram": lambda directory: jaxsens.analysis.phase_diagram(directory),
     "Softmax": jaxsens.Softmax,
     "Attention": jaxsens.Attention,
     "compile_formula": jaxsens.compile_formula,

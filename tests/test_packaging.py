@@ -1,4 +1,4 @@
-"""The package as others get it: metadata, wheel, container image, job files for clusters, examples."""
+"""The package as others get it: metadata, wheel, container image, job files for clusters."""
 
 from __future__ import annotations
 
@@ -20,14 +20,9 @@ from email.parser import Parser
 from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-import pandas as pd
 import pytest
 
 import jaxsens
-from jaxsens.training.checkpoints import load_checkpoint
-from jaxsens.training.evaluation import accuracy
 from tools import image
 from tools.image import Image, Stages, build, context, left_over, megabytes
 
@@ -299,96 +294,6 @@ def test_the_requests_for_accelerators_are_sound_too(name, kind, tmp_path):
     assert int(container["resources"]["limits"][resource]) >= 1
     assert len(spec.get("nodeSelector", {})) == {"gpu": 0, "tpu": 2}[kind]
     validate(document)
-
-
-TINY = "--functions first mean --lengths 3 4 --width 4 --batch 16 --steps 300 --learning-rate 3e-2"
-
-
-@pytest.mark.long
-def test_sharpness_trains_measures_and_writes_a_table_and_a_figure(tmp_path):
-    command = [sys.executable, str(ROOT / "examples" / "sharpness.py"), str(tmp_path / "out"), *TINY.split()]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    table = (tmp_path / "out" / "sharpness.md").read_text(encoding="utf-8")
-    assert table in printed
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines()[2:6]]
-    assert [row[:2] for row in cells] == [["first", "3"], ["first", "4"], ["mean", "3"], ["mean", "4"]]
-    fitted = [row for row in cells if row[3]]
-    assert fitted
-    for function, n, _, rise, blowup, sensitivity, _ in fitted:
-        # The average sensitivity of the function itself: 1 of the first symbol, 1/n of the mean.
-        assert float(sensitivity) == pytest.approx(1 if function == "first" else 1 / int(n), rel=0.2)
-        assert float(rise) > 0
-        assert float(blowup) > 0
-    assert (tmp_path / "out" / "sharpness.png").stat().st_size > 1000
-
-
-GENERALISATION = """
-title = "tiny"
-claim = "Short words suffice."
-seeds = 2
-bins = [[1, 4], [5, 9]]
-lengths_per_bin = 2
-words = 8
-[data]
-lengths = [2, 2]
-batch = 4
-steps_per_call = 2
-[optimiser]
-steps = 4
-[[language]]
-label = "ends-in-b"
-name = "formula"
-formula = "Q_b"
-alphabet = "ab"
-[[language]]
-label = "more-b"
-task = "recognition"
-name = "formula"
-formula = "#L[Q_b] > #L[Q_a]"
-alphabet = "ab"
-[[model]]
-label = "rnn"
-kind = "rnn"
-width = 3
-"""
-
-
-@pytest.mark.long
-def test_generalisation_trains_every_language_with_every_seed_and_tabulates_the_shares_of_right_words(
-    tmp_path,
-):
-    (tmp_path / "tiny.toml").write_text(GENERALISATION)
-    script, out = ROOT / "examples" / "generalisation.py", tmp_path / "out"
-    command = [sys.executable, str(script), str(tmp_path / "tiny.toml"), "--out", str(out)]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = pd.read_csv(out / "accuracy.csv").set_index(["language", "model", "seed", "least", "largest"])
-    assert len(found) == 2 * 2 * 2
-    trained = [load_checkpoint(out / "models" / name / "rnn" / "seed=1") for name in ("more-b", "ends-in-b")]
-    recognised = [accuracy(trained[0], trained[0].language, n, 8, 2**31).accuracy for n in (7, 9)]
-    assert found.loc["more-b", "rnn", 1, 5, 9]["accuracy"] == pytest.approx(np.mean(recognised))
-    assert found.loc["more-b", "rnn", 1, 5, 9]["words"] == 16
-    shares = [share_of_right_sets(trained[1], n) for n in (2, 4)]
-    assert found.loc["ends-in-b", "rnn", 1, 1, 4]["accuracy"] == pytest.approx(np.mean(shares))
-    table = (out / "accuracy.md").read_text().splitlines()
-    means = found.loc["ends-in-b", "rnn", :, 1, 4]["accuracy"].mean()
-    assert table[:3] == ["# tiny", "", "Short words suffice."]
-    assert table[6].startswith(f"| ends-in-b | rnn | {means:.3f} [")
-    assert table[6] in printed
-    assert (out / "accuracy.png").stat().st_size > 1000
-
-
-def share_of_right_sets(trained, n: int) -> float:
-    """By a loop over the beginnings of every prefix, each of which the model reads by itself."""
-    right = []
-    for word in trained.language.sample_prefixes(8, n, np.random.default_rng((2**31, 2, n))):
-        places = []
-        for i in range(n + 1):
-            law = trained.language.last_probabilities(word[:i])
-            read = np.concatenate([[2], word[:i]]).astype(np.int32)
-            predicted = np.asarray(jax.nn.softmax(trained.model(read)))
-            places.append(all((predicted > law[law > 0].min() / 2) == (law > 0)))
-        right.append(all(places))
-    return float(np.mean(right))
 
 
 LACKING = [name for name in ("debootstrap", "unshare", "chroot") if not shutil.which(name)]

@@ -279,7 +279,7 @@ def calls() -> tuple[Call, ...]:
 FAMILY = logic.PredicateFamily("even", (), lambda value: value % 2 == 0)
 EVEN = logic.Predicate(FAMILY)
 _LEFT_OUT = {
-    "load_checkpoint", "load_result", "load_sweep", "phase_diagram", "from_weights", "from_torch", "train",
+    "load_checkpoint", "load_result", "load_sweep", "from_weights", "from_torch", "train",
 }  # fmt: skip
 """What is refused with the right arguments too: files that are not there."""
 
@@ -307,7 +307,7 @@ RETURNED = {
     "AttentionStatistics", "Automaton", "CertifiedBound", "ClosingChoice", "CompiledTransformer", "CorpusRow",
     "CriticalTemperatures", "DescribedModel", "FlipSensitivity", "Fragment", "KeptPrograms",
     "RowChanges", "Lemma5", "MisclassifiedPair", "ModelChanges", "NamedFormula",
-    "PhaseDiagram", "PretrainedModel", "Restriction", "SweepResult", "TrainedModel", "Verdict",
+    "PretrainedModel", "Restriction", "SweepResult", "TrainedModel", "Verdict",
     "Violation", "Words", "WorstInput", "Layered",
 }  # fmt: skip
 """Classes whose objects functions return: users make none."""

@@ -1,7 +1,5 @@
 """The public names of `jaxsens.analysis`, each with the module that defines it."""
 
-from .phase import PhaseDiagram as PhaseDiagram
-from .phase import phase_diagram as phase_diagram
 from .row_changes import RowChanges as RowChanges
 from .row_changes import influence_matrix as influence_matrix
 from .row_changes import layer_changes as layer_changes
