@@ -52,7 +52,7 @@ def critical_of(sweep: Sweep, variant: str, schedule: Schedule) -> dict[tuple[in
     for point in sweep.points:
         if point.variant == variant:
             model, words = point.model(), point.tokens()
-            each = [jaxsens.analysis.critical_temperatures(model, word, gaps=()).beta[0] for word in words]
+            each = [jaxsens.analysis.critical_temperatures(model, word).beta[0] for word in words]
             beta = np.stack(each)
             median = np.quantile(beta[beta > 0], 0.5, method="inverted_cdf")
             found[point.n, point.seed] = float(median) * float(schedule(point.n))

@@ -8,4 +8,3 @@ from .statistics import attention_statistics as attention_statistics
 from .temperatures import CriticalTemperatures as CriticalTemperatures
 from .temperatures import critical_inverse_temperature as critical_inverse_temperature
 from .temperatures import critical_temperatures as critical_temperatures
-from .temperatures import gap_counts as gap_counts

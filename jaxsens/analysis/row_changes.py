@@ -27,7 +27,6 @@ from jaxsens.core.base.programs import numerics, versions
 from jaxsens.core.base.registry import read
 from jaxsens.core.base.sealed import SavedResult
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.text import html_facts
 from jaxsens.core.checks import check_alone, check_calls, check_flips, traced_model
 from jaxsens.core.engines.engine import FlipBlock, PreparedPass
 from jaxsens.core.engines.request import default_flips, select
@@ -193,32 +192,6 @@ class RowChanges(SavedResult):
             axes.set_xticks(range(self.n), texts, rotation=90, **drawn)
             axes.set_yticks(range(self.n), texts, **drawn)
         return axes
-
-    def plot_levels(self, axes: Axes | None = None) -> Axes:
-        """Draws the mean change of the flipped row and of the others against the level, on a logarithmic axis, into new
-        axes of `matplotlib.pyplot` unless some are given. A change of exactly 0 has no place on it."""
-        axes = inputs.axes(axes, (6, 3.5))
-        levels = np.arange(self.norms.shape[1])
-        for name, values, style in (
-            ("the flipped row", self.own, "o-"),
-            ("the most changed other row", self.others_max, "s--"),
-            ("the other rows, mean", self.others_mean, "^:"),
-        ):
-            means = values.mean(axis=0)
-            axes.plot(levels, np.where(means > 0, means, np.nan), style, label=name)
-        axes.set(xlabel="layer (0: the embedding)", ylabel="mean change over flips", xticks=levels)
-        axes.set_yscale("log")
-        axes.legend()
-        return axes
-
-    def _repr_html_(self) -> str:
-        means = [values.mean(axis=0) for values in (self.own, self.others_max, self.others_mean)]
-        rows = {
-            f"level {k}": f"own {own:.4g}, others at most {most:.4g}, mean {mean:.4g}"
-            for k, (own, most, mean) in enumerate(zip(*means, strict=True))
-        }
-        note = f"Means over {len(self)} flips of one input of length {self.n}, norm {self.measure}."
-        return html_facts("Change of every row", rows, note)
 
     def __repr__(self) -> str:
         last = f"own mean={self.own[:, -1].mean():.4g}, others mean={self.others_mean[:, -1].mean():.4g}"

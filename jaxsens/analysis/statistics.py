@@ -18,7 +18,6 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, check_fits, collecting
 from jaxsens.core.base.programs import compiled, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
-from jaxsens.core.base.text import html_facts
 from jaxsens.core.engines.one_key.run import summed_over_blocks
 from jaxsens.core.models.adapters import Model, as_inputs, as_model, encoded
 from jaxsens.core.models.parts.weighting import Weighting, weights
@@ -71,7 +70,7 @@ def reduced_layers(
     attending: TransformerConfig | Layered,
     word: Int[np.ndarray, " n"],
     reduction: Reduction,
-    option: Any,
+    option: Any = None,
 ) -> list[dict[str, np.ndarray]]:
     """Returns the `reduction` of every layer's scores on one input.
 
@@ -170,12 +169,16 @@ def over_blocks(
     return summed_over_blocks(block, n, max(1, SCORES // (heads * n)), start)
 
 
-def stacked(layers: Sequence[np.ndarray], empty: tuple[int, ...], fill: float = np.nan) -> np.ndarray:
-    """Returns the layers' arrays (heads, *empty) as one; `fill` stands for heads that a layer lacks."""
-    heads = max((len(layer) for layer in layers), default=0)
-    missing = [[(0, heads - len(layer)), *[(0, 0)] * len(empty)] for layer in layers]
-    padded = [np.pad(*both, constant_values=fill) for both in zip(layers, missing, strict=True)]
-    return np.stack(padded) if padded else np.zeros((0, 0, *empty))
+def stacked(layers: Sequence[np.ndarray], n: int) -> np.ndarray:
+    """Returns the layers' arrays (heads, n) as one; heads that a layer lacks are NaN."""
+    found = np.full(
+        (len(layers), max((len(layer) for layer in layers), default=0), n),
+        np.nan,
+        layers[0].dtype if layers else None,
+    )
+    for k, layer in enumerate(layers):
+        found[k, : len(layer)] = layer
+    return found
 
 
 OF_ROWS = ("largest", "entropy", "first", "total")
@@ -250,12 +253,6 @@ class AttentionStatistics:
         means = {name: self.mean(name).ravel() for name in OF_ROWS}
         return pd.DataFrame({"layer": layer, "head": head, **means})
 
-    def _repr_html_(self) -> str:
-        note = "Means over the rows that see any key; entropy in nats."
-        return html_facts(
-            f"Attention of {self.n} rows", {"readout": self.readout}, note
-        ) + self.to_pandas().to_html(index=False, float_format="{:.4g}".format)
-
     def __repr__(self) -> str:
         means = ", ".join(f"{name}={mean_of_known(self.mean(name).ravel()):.4g}" for name in OF_ROWS[:3])
         heads = self.largest.shape[1]
@@ -318,7 +315,7 @@ def attention_statistics(
         # Without weight on any key there is nothing to take a statistic of.
         weightless = layer["total"] == 0
         layer.update({name: np.where(weightless, np.nan, layer[name]) for name in OF_ROWS})
-    parts = {name: stacked([layer[name] for layer in found], (n,)) for name in OF_ROWS + OF_KEYS}
+    parts = {name: stacked([layer[name] for layer in found], n) for name in OF_ROWS + OF_KEYS}
     return AttentionStatistics(
         **parts, readout=place, tokens=words[0], dtype=model.dtype, versions=versions()
     )

@@ -1,10 +1,9 @@
-"""Critical inverse temperatures of a model's rows of attention: how many competitors a row's maximal score has, at
-which inverse temperature it wins half of the weight, and which rows are sharp.
+"""Critical inverse temperatures of a model's rows of attention: at which one a row's maximal score wins half of the
+weight, and which rows are sharp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,31 +36,6 @@ MOST_STEPS = 200
 on their way out."""
 
 
-def gap_counts(
-    scores: ArrayLike, gaps: ArrayLike, visible: ArrayLike | None = None
-) -> Int[np.ndarray, "*rows gaps"]:
-    """Returns N(g), the number of keys of each row whose score is at most g below the row's maximum, itself counted.
-
-    O(rows n gaps) operations and memory.
-
-    Args:
-        scores: (..., n); a score of -inf is that of no key.
-        gaps: (gaps,), at least 0.
-        visible: which keys count, broadcast to the scores; all if None. A row without keys has counts of 0.
-
-    Raises:
-        InputError: for scores or gaps that are not numbers.
-
-    >>> gap_counts([0.0, 1.0, 3.0], [0, 2, 4]).tolist()
-    [1, 2, 3]
-    """
-    with collecting("gap_counts") as problems:
-        s, seen = _checked(scores, visible, problems)
-        g = _checked_gaps(gaps, problems)
-    with numerics("float64"):
-        return np.asarray(counts_of_rows(jnp.asarray(s), jnp.asarray(seen), g))
-
-
 def critical_inverse_temperature(
     scores: ArrayLike, visible: ArrayLike | None = None
 ) -> Float[np.ndarray, "*rows"]:
@@ -91,17 +65,6 @@ def critical_inverse_temperature(
         return np.asarray(critical_of_rows(jnp.asarray(s), jnp.asarray(seen)))
 
 
-def _checked_gaps(gaps: ArrayLike, problems: Problems) -> tuple[float, ...]:
-    try:
-        found = np.asarray(gaps, np.float64)
-    except (TypeError, ValueError, OverflowError):
-        found = np.zeros(())
-    if found.ndim != 1 or not (found >= 0).all():
-        problems.add("gaps", gaps, "a list of numbers of at least 0")
-        return ()
-    return tuple(float(gap) for gap in found)
-
-
 def _checked(
     scores: ArrayLike, visible: ArrayLike | None, problems: Problems
 ) -> tuple[Float[np.ndarray, "*rows n"], Bool[np.ndarray, "*rows n"]]:
@@ -114,25 +77,6 @@ def _checked(
     if not s.ndim or not s.shape[-1] or np.isnan(s).any() or np.isposinf(s).any():
         problems.add("scores", scores, "numbers (..., n) with n of at least 1, finite or -inf")
     return s, seen
-
-
-def _gaps(
-    scores: Float[Array, "*rows n"], visible: Bool[Array, "*rows n"]
-) -> tuple[Float[Array, "*rows n"], Bool[Array, "*rows n"]]:
-    """Returns how far each key is below the row's maximum, 0 where nothing counts, and which keys count."""
-    counted = visible & (scores != -jnp.inf)
-    best = jnp.max(jnp.where(counted, scores, -jnp.inf), axis=-1, keepdims=True)
-    return jnp.where(counted, best - scores, 0), counted
-
-
-def counts_of_rows(
-    scores: Float[Array, "*rows n"], visible: Bool[Array, "*rows n"], gaps: tuple[float, ...]
-) -> Int[Array, "*rows gaps"]:
-    """`gap_counts` within a program, in the dtype of the scores."""
-    below, counted = _gaps(scores, visible)
-    # A gap at a time: all at once would be as many times the memory of the scores.
-    found = [jnp.sum(counted & (below <= gap), axis=-1) for gap in gaps]
-    return jnp.stack(found, axis=-1) if found else jnp.zeros((*scores.shape[:-1], 0), int)
 
 
 @compiled(static=0)
@@ -148,7 +92,9 @@ def critical_of_rows(
     whose parts both keep their digits when g_1 is far below g_2. f is convex and falls, so from log 2, on the left of
     its zero since two keys are within g_2, every step goes towards the zero and none goes past it.
     """
-    below, counted = _gaps(scores, visible)
+    counted = visible & (scores != -jnp.inf)
+    best = jnp.max(jnp.where(counted, scores, -jnp.inf), axis=-1, keepdims=True)
+    below = jnp.where(counted, best - scores, 0)
     maximum = jnp.argmax(jnp.where(counted, scores, -jnp.inf), axis=-1, keepdims=True)
     others = counted & (jnp.arange(scores.shape[-1]) != maximum)
     nearest = jnp.argmin(jnp.where(others, below, jnp.inf), axis=-1, keepdims=True)
@@ -186,25 +132,20 @@ def critical_of_rows(
     return jnp.where(unknown, jnp.nan, beta)
 
 
-GAPS = (0.0, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""The gaps at which competitors are counted unless asked otherwise."""
-
 NAME = "critical_temperatures"
 
 
 @dataclass(frozen=True, eq=False)
 class CriticalTemperatures:
-    """The critical inverse temperature of every layer, head and row on one input, and how many competitors rows have.
+    """The critical inverse temperature of every layer, head and row on one input.
 
-    If layers differ in their number of heads, the missing ones are NaN, with counts of 0.
+    If layers differ in their number of heads, the missing ones are NaN.
 
     Attributes:
         beta: by row, what the scores that the model uses, its temperature included, would have to be multiplied by for
             the largest weight to be half of the keys' weight (`jaxsens.analysis.critical_inverse_temperature`). 1:
             the row is at the transition. Less: one key has more than half. More: no key has half. 0: a row of one
             key, or of two that differ. inf: several keys have the maximum. NaN: the row sees no key.
-        gaps: differences of scores, of the same units.
-        counts: by row, how many keys are within each gap of the row's maximum, itself counted.
         tokens: the input.
         dtype: the dtype of the arithmetic. Gaps below the scores' rounding errors are noise: of keys that tie in exact
             arithmetic, beta is inf or very large.
@@ -212,8 +153,6 @@ class CriticalTemperatures:
     """
 
     beta: Float[np.ndarray, "layers heads n"]
-    gaps: tuple[float, ...]
-    counts: Int[np.ndarray, "layers heads n gaps"]
     tokens: Int[np.ndarray, " n"]
     dtype: str
     versions: dict[str, str]
@@ -259,18 +198,17 @@ class CriticalTemperatures:
 
 
 @naming_arguments
-def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GAPS) -> CriticalTemperatures:
+def critical_temperatures(model: Any, tokens: Any) -> CriticalTemperatures:
     """Returns how far every row of attention is from the temperature at which one key gets half of the weight.
 
     From the scores themselves, so that weights that underflow count in full. The score of a sink is left out. The
     source is named at `jaxsens.analysis.critical_inverse_temperature`. Arithmetic is in the model's dtype. O(layers
-    n^2 width) operations, those of two forward passes and of some 20 softmaxes, and O(layers heads n gaps) memory.
+    n^2 width) operations, those of two forward passes and of some 20 softmaxes, and O(layers heads n) memory.
 
     Args:
         model: a model whose attention is visible and softmax: a jaxsens transformer, a published model, a pair
             (`jaxsens.Layered`, parameters).
         tokens: integers (n,), one input; for a model that encodes text, also a text.
-        gaps: differences of scores within which competitors are counted.
 
     Raises:
         InputError: naming each unusable argument; for a model whose attention is not visible, for a weighting that has
@@ -288,27 +226,22 @@ def critical_temperatures(model: Any, tokens: Any, *, gaps: Sequence[float] = GA
             raise no_rule(NAME, "weighting", layer.weighting, SOFTMAXES)
     with collecting(NAME) as problems:
         words = as_inputs(model, tokens, problems, one=True)
-        asked, n = _checked_gaps(gaps, problems), words.shape[1]
         if not problems:
-            needed = sum(layer.heads for layer in layers) * n * (len(asked) + 1) * 8
-            what, remedy = "the table of every row's counts", "give a shorter input, or fewer gaps"
-            check_fits("tokens", f"length {n}", needed, what, remedy, problems)
-    found = reduced_layers(NAME, model, attending, words[0], _criticals, asked)
-    beta = stacked([layer["beta"] for layer in found], (n,)).astype(np.float64)
-    counts = stacked([layer["counts"] for layer in found], (n, len(asked)), 0).astype(int)
-    return CriticalTemperatures(beta, asked, counts, words[0], model.dtype, versions())
+            n = words.shape[1]
+            needed, what = sum(layer.heads for layer in layers) * n * 8, "the table of every row"
+            check_fits("tokens", f"length {n}", needed, what, "give a shorter input", problems)
+    found = reduced_layers(NAME, model, attending, words[0], _criticals)
+    beta = stacked([layer["beta"] for layer in found], words.shape[1]).astype(np.float64)
+    return CriticalTemperatures(beta, words[0], model.dtype, versions())
 
 
-def _criticals(
-    weighting: Weighting, rows: RowScores, heads: int, n: int, gaps: tuple[float, ...]
-) -> dict[str, Array]:
+def _criticals(weighting: Weighting, rows: RowScores, heads: int, n: int, option: None) -> dict[str, Array]:
     def of_block(s: Array, seen: Array, new: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         del new
         seen = jnp.broadcast_to(seen, s.shape)
         # A score of -inf hides a key, as a mask does; a row of nothing else saw keys and lost them.
         known = jnp.any(seen & (s > -jnp.inf), axis=-1) | ~jnp.any(seen, axis=-1)
         finite = jnp.all(~seen | (s < jnp.inf), axis=-1) & known
-        counts = counts_of_rows(s, seen, gaps)
-        return {"beta": critical_of_rows(s, seen), "counts": counts, "finite": finite}, {}
+        return {"beta": critical_of_rows(s, seen), "finite": finite}, {}
 
     return over_blocks(rows, heads, n, of_block)

@@ -88,8 +88,6 @@ def test_tables_pictures_and_texts():
     at = table.query("position == 3 and level == 1 and row == 4")
     assert at[["symbol", "measure"]].values.tolist() == [[2, found.norms[1, 1, 4]]]
     assert "n=6, 2 flips, 3 levels, l2" in repr(found)
-    lines = {line.get_label(): line.get_ydata() for line in found.plot_levels().get_lines()}
-    np.testing.assert_array_equal(lines["the flipped row"], found.own.mean(axis=0))
     spelled = influence_matrix(SPELLER, "cabba", flips=3)
     assert spelled.names == {0: "a", 1: "b", 2: "c"}
     assert spelled.norms.shape == (10, 1, 5)
