@@ -4,7 +4,6 @@ the estimates themselves, in blocks of combinations, in float32 at least. Some f
 
 from __future__ import annotations
 
-import signal
 import warnings
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, lru_cache
@@ -15,11 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int, Int8
 
-from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import EngineRefusal, EstimateWarning, InputError, check_fits, collecting
 from jaxsens.core.base.programs import abstract_of, cached, numerics, program_key
 from jaxsens.core.checks import traced_model
-from jaxsens.core.choose import PlannedRun, choose, here
+from jaxsens.core.choose import PlannedRun, choose
 from jaxsens.core.engines.engine import Cost, EngineChoice
 from jaxsens.core.engines.one_key.run import costs_of_layers, weighting_refusal
 from jaxsens.core.engines.options import Auto
@@ -32,7 +30,7 @@ from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.placement.program import Ready
 from jaxsens.core.placement.run import Measuring, Progress
-from jaxsens.core.results.result import FlipSensitivity, MeasurementInterrupted
+from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.results.statistics import ESTIMATED, RANDOM, TOP, Estimated
 from jaxsens.first_order.engine import FirstOrderEngine, PreparedEstimate
 from jaxsens.first_order.options import NAME, EstimateOptions
@@ -103,18 +101,11 @@ def strata(estimates: Float[np.ndarray, " flips"], verify: int, seed: int) -> In
     return stratum
 
 
-def sketch_of(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int | None:
-    """Returns how many random combinations of `size` outputs are estimated; None for each output, and for a scalar."""
-    if engine.scalar is not None:
-        return None
-    return asked.combined(engine.measure, len(engine.outputs or range(size)))
-
-
 def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int:
-    """Returns the number of combinations of `size` outputs that are estimated."""
-    if engine.scalar is not None:
-        return 1
-    return sketch_of(asked, engine, size) or len(engine.outputs or range(size))
+    """Returns the number of combinations of `size` outputs that are estimated: each by itself, or fewer; 1 for a
+    scalar."""
+    outputs = len(engine.outputs or range(size))
+    return 1 if engine.scalar is not None else asked.combined(engine.measure, outputs) or outputs
 
 
 def combinations(
@@ -262,7 +253,7 @@ class PlannedEstimate(PlannedRun):
         """
         engine, size = first_order_engine(run.model, asked, run.engine.measure), output_size(run.model, run.n)
         outputs, combined = len(engine.outputs or range(size)), combination_count(asked, engine, size)
-        of = f"{combined} combinations of " if asked.combined(run.engine.measure, outputs) else ""
+        of = f"{combined} combinations of " if engine.scalar is None and combined < outputs else ""
         choice = EngineChoice(NAME, f"an estimate of {of}{outputs} output{'s' if outputs > 1 else ''}")
         given = {field.name: getattr(run, field.name) for field in fields(PlannedRun)}
         return cls(**{**given, "engine": engine, "choice": choice, "combined": combined})
@@ -278,10 +269,8 @@ class PlannedEstimate(PlannedRun):
     @cached_property
     def cost(self) -> Cost:
         """That of all blocks together."""
-        blocks, tokens = (
-            -(-self.combined // len(self.parameters[1])),
-            jax.ShapeDtypeStruct((self.n,), jnp.int32),
-        )
+        blocks = -(-self.combined // self.parameters[1].shape[0])
+        tokens = jax.ShapeDtypeStruct((self.n,), jnp.int32)
         with numerics(self.model.dtype):
             one = self.engine.cost(self.parameters, tokens, self.platform)
         return replace(one, prepare=blocks * one.prepare, per_flip=blocks * one.per_flip)
@@ -296,22 +285,6 @@ class PlannedEstimate(PlannedRun):
         return super().memory + (0 if self.engine.of_norm else table_bytes(self.flips, self.combined))
 
 
-def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
-    """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
-    try:
-        estimate = PlannedEstimate.of(asked, run)
-        estimate.prepared  # noqa: B018 - refuses a model without a derivative
-    except EngineRefusal:
-        return None
-    outputs = len(estimate.engine.outputs or range(output_size(run.model, run.n)))
-    costs = (replace(estimate, combined=count).cost for count in (outputs, 1))
-    whole, alone = (cost.seconds(here(run.platform), 1, run.flips) for cost in costs)
-    return (
-        f'engine="{NAME}" would take about {whole:.2g} s for all outputs, {alone:.2g} s for a scalar, '
-        "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
-    )
-
-
 class Blocks:
     """The combinations of an estimate, in blocks of equal size, for inputs of length n, within half a memory budget.
 
@@ -320,6 +293,7 @@ class Blocks:
         parameters: those, on the device.
         outputs: the number of outputs.
         count: the number of combinations.
+        sketch: the same if they are random; None if each output, or a scalar, is estimated.
         each: which of them each block has; the last may exceed them.
         first: the engine's parameters for the first block.
 
@@ -335,6 +309,8 @@ class Blocks:
         self.parameters = jax.tree.map(jnp.asarray, self.model.parameters)
         self.outputs = output_size(self.model, n)
         self.count = combination_count(asked, engine, self.outputs)
+        sketched = engine.scalar is None and self.count < len(engine.outputs or range(self.outputs))
+        self.sketch = self.count if sketched else None
         size = block_size(engine, self.parameters, n, self.count, budget)
         self.each = tuple(range(first, first + size) for first in range(0, self.count, size))
         self.first = self.pair(0)
@@ -355,28 +331,25 @@ class Blocks:
         """Returns the estimates, with some flips measured. An interrupted estimate keeps nothing: it is begun again.
 
         Raises:
-            MeasurementInterrupted: on Ctrl-C, without flips.
+            InputError: for estimates that are not finite.
+            KeyboardInterrupt: on Ctrl-C.
         """
         flips, words, asked = whole.flips, whole.tokens, self.asked
-        try:
-            with stopping.noting(signal.SIGINT):
-                values = self.estimated(words, flips, devices, progress, ready)
-                check_estimates_finite(values, flips.positions[:, 0])
-                stratum = strata(np.abs(values), asked.verify, asked.seed)
-                chosen = np.flatnonzero(stratum)
-                exact, compared, how = self.verified(words, flips, chosen, devices)
-        except KeyboardInterrupt as stop:
-            nothing = np.zeros(0)
-            empty = replace(
-                whole,
-                values=nothing,
-                resolution=nothing,
-                flips=flips.part(slice(0)),
-                engine=EngineChoice(NAME, "asked for; interrupted, begin it again"),
+        values = self.estimated(words, flips, devices, progress, ready)
+        bad = ~np.isfinite(values)
+        if bad.any():  # derivatives overflow where the model's output, which was checked before, does not
+            raise InputError.of(
+                "engine",
+                NAME,
+                f"its estimate is not finite for {int(bad.sum())} of {len(values)} flips, first at position "
+                f"{int(flips.positions[np.argmax(bad), 0])}, while the model's output is finite: the estimate "
+                'overflows, not the model. Use dtype="float64", engine="auto", which measures every flip, or a model '
+                "with layer normalisation",
             )
-            raise MeasurementInterrupted(empty, getattr(stop, "signal", signal.SIGINT)) from None
-        sketch = sketch_of(asked, self.engine, self.outputs)
-        of = "" if sketch is None else f"{sketch} random combinations of the outputs; "
+        stratum = strata(np.abs(values), asked.verify, asked.seed)
+        chosen = np.flatnonzero(stratum)
+        exact, compared, how = self.verified(words, flips, chosen, devices)
+        of = "" if self.sketch is None else f"{self.sketch} random combinations of the outputs; "
         known, found = np.full(len(flips), np.nan), values.copy()
         known[chosen], found[chosen] = compared, exact
         result = replace(
@@ -386,7 +359,7 @@ class Blocks:
             engine=EngineChoice(
                 NAME, f"asked for; {of}{len(chosen)} of {len(flips)} flips verified by {how}"
             ),
-            estimated=Estimated(values, stratum, known, sketch),
+            estimated=Estimated(values, stratum, known, self.sketch),
         )
         warn_if_far(result, self.given, stacklevel=7)
         return result
@@ -494,26 +467,9 @@ class Blocks:
         if passes:
             changes = changes[len(inputs) :] - changes[: len(inputs)][which]
         exact = norm.of_array(changes if engine.outputs is None else changes[:, list(engine.outputs)])
-        if sketch_of(self.asked, engine, changes.shape[1]) is None:
+        if self.sketch is None:
             return exact, exact, how
         return exact, norm.of_array(changes @ combinations(self.asked, engine, changes.shape[1]).T), how
-
-
-def check_estimates_finite(
-    estimates: Float[np.ndarray, " flips"], positions: Int[np.ndarray, " flips"]
-) -> None:
-    """Rejects first-order estimates that are not finite: derivatives overflow where the model's output, which was
-    checked before, does not."""
-    bad = ~np.isfinite(estimates)
-    if bad.any():
-        raise InputError.of(
-            "engine",
-            NAME,
-            f"its estimate is not finite for {int(bad.sum())} of {len(estimates)} flips, first "
-            f"at position {int(positions[np.argmax(bad)])}, while the model's output is finite: the estimate "
-            'overflows, not the model. Use dtype="float64", engine="auto", which measures every flip, or a model with '
-            "layer normalisation",
-        )
 
 
 def warn_if_far(result: FlipSensitivity, model: Model, stacklevel: int) -> None:

@@ -215,7 +215,6 @@ def test_a_scalar_without_a_derivative_is_refused_and_a_step_is_estimated():
 def test_what_an_estimate_costs_is_explained_for_weights_of_numpy():
     told = jaxsens.explain((Grouped(), WEIGHTS), 64, engine="first-order")
     assert told.operations > 0
-    assert "first-order" in str(jaxsens.explain((Grouped(), WEIGHTS), 64))
 
 
 def test_few_outputs_of_many_take_no_memory_for_the_others():
