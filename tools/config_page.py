@@ -30,7 +30,7 @@ TYPES = {
 
 
 def page() -> str:
-    """Returns the page: a section for each table with a row for each key, or a row for each kind of the table."""
+    """Returns the page: a section for each table with an item for each key, or each kind of the table."""
     parts = [HEAD]
     for path, alike in groupby(tables("", config_schema()), key=itemgetter(0)):
         found = [table for _, table in alike]
@@ -38,32 +38,32 @@ def page() -> str:
         if path == "model":
             parts.append(f"{title}\n{MODEL}{keys_of(found[0])}.\n")
         elif all("const" in table["properties"].get("kind", {}) for table in found):
-            title += "\n| `kind` | other keys | meaning |\n|---|---|---|\n"
-            parts.append(title + "".join(row_of_kind(table) for table in found))
+            parts.append(f"## `{path}`, by `kind`\n\n{''.join(item_of_kind(table) for table in found)}")
         else:
             parts += [title, *(section(table) for table in found)]
     return "\n".join(parts)
 
 
 def section(table: dict[str, Any]) -> str:
-    """Returns the description of a table and a row for each of its keys."""
+    """Returns the description of a table and an item for each of its keys."""
     head = f"{table['description']}\n\n" if "description" in table else ""
-    rows = (
-        row_of(key, value, key in table.get("required", ())) for key, value in table["properties"].items()
+    required = table.get("required", ())
+    return head + "".join(item_of(key, one, key in required) for key, one in table["properties"].items())
+
+
+def item_of(key: str, value: dict[str, Any], required: bool) -> str:
+    """Returns the item of a key."""
+    default = (
+        ", required" if required else f" = `{json.dumps(value['default'])}`" if "default" in value else ""
     )
-    return head + "| key | type | default | meaning |\n|---|---|---|---|\n" + "".join(rows)
+    return f"- `{key}` ({words(value)}{default}): {in_short(value['description'])}\n"
 
 
-def row_of(key: str, value: dict[str, Any], required: bool) -> str:
-    """Returns the row of a key."""
-    default = "required" if required else f"`{json.dumps(value['default'])}`" if "default" in value else ""
-    return f"| `{key}` | {words(value)} | {default} | {in_short(value['description'])} |\n"
-
-
-def row_of_kind(table: dict[str, Any]) -> str:
-    """Returns the row of a kind, with its other keys."""
+def item_of_kind(table: dict[str, Any]) -> str:
+    """Returns the item of a kind, with its other keys."""
     kind = table["properties"]["kind"]["const"]
-    return f"| `{kind}` | {keys_of(table, 'kind')} | {in_short(table['description'])} |\n"
+    keys = keys_of(table, "kind")
+    return f"- `{kind}`{f' ({keys})' if keys else ''}: {in_short(table['description'])}\n"
 
 
 def keys_of(table: dict[str, Any], *without: str) -> str:
@@ -76,7 +76,6 @@ def keys_of(table: dict[str, Any], *without: str) -> str:
 
 def in_short(text: str) -> str:
     """Returns the first sentence, or the first two of which the first is short, and those that say a default."""
-    text = text.replace("|", "\\|")
     first, *others = re.split(r"(?<=.{30}[a-z0-9)`\"]\.) (?=[A-Z])", text)
     return " ".join([first, *(one for one in others if re.search(r"None|[Dd]efault|other kind", one))])
 
