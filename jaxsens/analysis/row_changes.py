@@ -63,17 +63,18 @@ class RowChanges(SavedResult):
     k = 0, and every layer. `matrix`, `by_distance` and `plot` are of the last level.
 
     Attributes:
-        norms: the change of every row under every flip. A row that a mask keeps from seeing the flip has exactly 0, if
-            the model's masks are known; of any other function of the tokens, what it returns for the row.
-        positions: the 0-based positions flipped, sorted.
-        symbols: the symbols inserted.
-        tokens: the input.
+        norms: the change of every row under every flip; exactly 0 for a row that a known mask keeps from seeing it.
+        positions, symbols: the 0-based positions flipped, sorted, and the symbols inserted.
+        tokens, names: the input, and how to write its symbols, if the model knows strings; otherwise None.
         population: the number of all flips; more than `len(result)` for a random sample.
-        measure: the norm: "l2", "l1" or "linf".
-        outputs: the output coordinates of a row that were measured; None for all.
+        measure, outputs: the norm ("l2", "l1" or "linf"), and the coordinates of a row that it is of; None for all.
         dtype: the dtype of the arithmetic. In float32 a change below 1e-7 of a row is rounding.
         versions: the versions of jaxsens, jax and numpy, and the device.
-        names: how to write the symbols of the input, if the model knows strings; otherwise None.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=2, heads=2))
+    >>> jaxsens.analysis.layer_changes(model, [0, 1, 1, 0]).norms.shape  # flips, levels, rows
+    (4, 3, 4)
     """
 
     kind = "changes of rows"
@@ -227,8 +228,7 @@ def influence_matrix(
 
     Raises:
         KeyboardInterrupt: on Ctrl-C; what was measured is lost. All processes of the mesh stop.
-        InputError: naming every unusable argument; for a model that returns no row for each position, and for outputs
-            that are not finite.
+        InputError: naming every unusable argument; for a model without rows, and outputs that are not finite.
 
     >>> import jaxsens
     >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=1), seed=0)

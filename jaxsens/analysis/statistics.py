@@ -199,18 +199,20 @@ class AttentionStatistics:
     Attributes:
         largest: by row, the largest weight.
         entropy: by row, in nats: -sum_j p_j log p_j for the weights divided by their sum, p_j = w_ij / sum_k w_ik. It
-            is 0 if a single key has all the weight, and log(m) if m keys share it equally, as under exactly hard
-            attention with m ties.
+            is 0 if a single key has all the weight, and log(m) if m keys share it equally.
         first: by row, the weight on the first key; 0 where a mask hides it.
         total: by row, the sum of the weights: 1 up to rounding, if the weighting normalises them.
         received: by key, the mean weight on it over the rows that see it (the importance of Gu et al. 2024,
             2410.10781, whose "sink" is a first key that gets more than a threshold); NaN for a key that no row sees.
             `received[..., i]` is the mass on a flipped key i.
         read: by key, its weight in the row that is read; if that is the mean, the mean over the rows that see any key.
-        readout: the row that is read: "last", a position, or "mean".
-        tokens: the input.
-        dtype: the dtype of the arithmetic.
-        versions: the versions of jaxsens, jax and numpy, and the device.
+        readout, tokens: the row that is read ("last", a position, or "mean"), and the input.
+        dtype, versions: of the arithmetic; of jaxsens, jax and numpy, and the device.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=2, heads=2))
+    >>> attention_statistics(model, [0, 1, 1, 0]).largest.shape
+    (2, 2, 4)
     """
 
     largest: Float[np.ndarray, "layers heads n"]
@@ -273,9 +275,8 @@ def attention_statistics(
 ) -> AttentionStatistics:
     """Returns the largest weight, the entropy, the weight on the first key and so on, of every layer, head and row.
 
-    Exactly hard weightings are served as all others: their weights are 0, 1 or 1/m for m ties. Arithmetic is in the
-    model's dtype; programs are compiled once per shape. O(layers n^2 width) operations, those of two forward passes,
-    and O(layers heads n) memory: weights are summarised a block of rows at a time.
+    Exactly hard weightings have weights of 0, 1 or 1/m for m ties. Arithmetic is in the model's dtype. O(layers n^2
+    width) operations, those of two forward passes, and O(layers heads n) memory.
 
     Args:
         model: a model whose attention is visible: a jaxsens transformer, a published model, a pair
@@ -284,8 +285,7 @@ def attention_statistics(
         readout: the row whose weights `read` holds: a 0-based position, "last", "mean", or "auto" for the model's own.
 
     Raises:
-        InputError: naming each unusable argument; for a model whose attention is not visible, and for weights that are
-            not finite.
+        InputError: naming each unusable argument; for attention that is not visible, and weights that are not finite.
 
     >>> import jaxsens
     >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=1), seed=0)

@@ -50,8 +50,7 @@ def critical_inverse_temperature(
 
     Returns:
         (...); inf if several keys have the maximum, as they keep sharing it, also those within the smallest normal
-        number of it; 0 if a row has one key, or two that
-        differ, where the maximum has half of the weight at any temperature; NaN for a row without keys.
+        number of it; 0 if a row has one key, or two that differ; NaN for a row without keys.
 
     Raises:
         InputError: for scores that are NaN or inf, or an unusable `visible`.
@@ -147,9 +146,13 @@ class CriticalTemperatures:
             the row is at the transition. Less: one key has more than half. More: no key has half. 0: a row of one
             key, or of two that differ. inf: several keys have the maximum. NaN: the row sees no key.
         tokens: the input.
-        dtype: the dtype of the arithmetic. Gaps below the scores' rounding errors are noise: of keys that tie in exact
-            arithmetic, beta is inf or very large.
-        versions: the versions of jaxsens, jax and numpy, and the device.
+        dtype, versions: of the arithmetic; of jaxsens, jax, numpy, and the device. Gaps below the scores' rounding are
+            noise: of keys that tie in exact arithmetic, beta is inf or very large.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=2, heads=2))
+    >>> critical_temperatures(model, [0, 1, 1, 0]).quantile(0.5).shape
+    (2, 2)
     """
 
     beta: Float[np.ndarray, "layers heads n"]
@@ -201,8 +204,7 @@ class CriticalTemperatures:
 def critical_temperatures(model: Any, tokens: Any) -> CriticalTemperatures:
     """Returns how far every row of attention is from the temperature at which one key gets half of the weight.
 
-    From the scores themselves, so that weights that underflow count in full. The score of a sink is left out. The
-    source is named at `jaxsens.analysis.critical_inverse_temperature`. Arithmetic is in the model's dtype. O(layers
+    Weights that underflow count in full; the score of a sink is left out. Arithmetic is in the model's dtype. O(layers
     n^2 width) operations, those of two forward passes and of some 20 softmaxes, and O(layers heads n) memory.
 
     Args:
@@ -211,8 +213,8 @@ def critical_temperatures(model: Any, tokens: Any) -> CriticalTemperatures:
         tokens: integers (n,), one input; for a model that encodes text, also a text.
 
     Raises:
-        InputError: naming each unusable argument; for a model whose attention is not visible, for a weighting that has
-            no temperature at which it concentrates, such as hard attention, and for scores that are not finite.
+        InputError: naming each unusable argument; for attention that is not visible, a weighting without a temperature
+            at which it concentrates, such as hard attention, and scores that are not finite.
 
     >>> import jaxsens
     >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=8, layers=1), seed=0)

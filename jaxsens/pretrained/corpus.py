@@ -47,15 +47,15 @@ class CorpusRow:
     """What the flips of a corpus do at one token, in one part of the inputs, or in the inputs of one label.
 
     Attributes:
-        by: "token", "position" or "label".
-        key: the token, the part, such as "0.2-0.3" of the length, or the label.
-        texts: the number of inputs with such flips.
-        places: the number of flipped positions.
+        by, key: "token", "position" or "label"; the token, the part, such as "0.2-0.3" of the length, or the label.
+        texts, places: the numbers of inputs with such flips, and of flipped positions.
         mean: the mean size of a change over the inputs, each with the mean of its own flips; in the measure's units.
         error: the standard error of that mean, from the spread between inputs; NaN for a single one.
         largest: the largest size of a change.
         text, position: where that is: the number of the input, and the position in it.
         unresolved: how many of the flips the arithmetic does not resolve.
+
+    >>> [(row.key, row.mean, row.error) for row in jaxsens.corpus_table(results, "token")]  # doctest: +SKIP
     """
 
     by: By
@@ -76,8 +76,7 @@ def corpus_table(
 ) -> list[CorpusRow]:
     """Returns what the flips of many inputs do by token, position or label, the largest mean first.
 
-    Inputs are the independent units: each counts once in a mean, whatever its length, and standard errors are those
-    between inputs. Positions and labels are in their own order. O(flips log flips).
+    Each input counts once in a mean, and standard errors are those between inputs. Positions and labels are in order.
 
     Args:
         results: those of `flip_sensitivity` on a list of texts, or of several calls. Inputs are numbered through.

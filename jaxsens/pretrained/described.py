@@ -46,6 +46,9 @@ def from_weights(
 
     `docs/foreign.md` has this for models in Flax, Equinox and PyTorch, in ten lines each.
 
+    >>> weights = {"embedding": module.embed, "layers": layers, "final_norm": module.norm}  # doctest: +SKIP
+    >>> model = jaxsens.from_weights(Architecture(...), weights, readout="mean")  # doctest: +SKIP
+
     Args:
         architecture: the model's shape and choices.
         weights: the dictionary of arrays that `PublishedTransformer` describes, but with all token types and all

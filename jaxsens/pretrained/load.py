@@ -50,8 +50,7 @@ class ModelChanges:
             reads inputs this much longer.
         layers: the first layers alone, with the final normalisation and the head.
 
-    >>> ModelChanges(mask="none", layers=4).layers
-    4
+    >>> ModelChanges(weighting="temperature-log").of(jaxsens.load_pretrained("gpt2"))  # doctest: +SKIP
     """
 
     weighting: str | Weighting | None = None
@@ -181,7 +180,7 @@ def from_transformers(
     """Returns a model of the transformers library that is already in memory, of a family that is served.
 
     It is what `load_pretrained` returns for the folder that the model's own `save_pretrained` writes, bit for bit. The
-    folder is a temporary one, so the weights' size is needed on disk for a moment. PyTorch is not imported here.
+    folder is a temporary one, so the weights' size is needed on disk for a moment.
 
     Args:
         model: a `PreTrainedModel`, or a `SentenceTransformer`, which brings its tokenizer.

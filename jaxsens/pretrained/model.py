@@ -30,8 +30,9 @@ class DescribedModel(LayeredModel):
     jaxsens. `model(ids)` returns the output of every row.
 
     Attributes:
-        layered: the forward pass.
-        parameters: its weights, a dictionary of arrays of `dtype`.
+        layered, parameters: the forward pass, and its weights, a dictionary of arrays of `dtype`.
+
+    >>> jaxsens.flip_sensitivity(jaxsens.from_weights(architecture, weights), [3, 1, 4])  # doctest: +SKIP
     """
 
     layered: PublishedTransformer
@@ -98,12 +99,12 @@ class PretrainedModel(DescribedModel):
     folder's 1_Pooling/config.json names.
     No special tokens are added to ids: `encode` adds them to a text.
 
+    >>> model = jaxsens.load_pretrained("all-MiniLM-L6-v2")  # doctest: +SKIP
+    >>> model(model.encode("the cat sat")).shape  # doctest: +SKIP
+
     Attributes:
-        layered: the forward pass.
-        parameters: its weights, a dictionary of arrays of `dtype`.
-        tokenizer: the folder's.
-        family: its `model_type`.
-        folder: where it was read from.
+        layered, parameters: the forward pass, and its weights, a dictionary of arrays of `dtype`.
+        tokenizer, family, folder: the folder's, its `model_type`, and where it was read from.
         name: its name at the hub if the folder is in the hub's cache, otherwise the path that was given.
         padding: the id that the family leaves out when it counts positions; None if it counts all.
         labels: the names of a classifier's labels, by the number of the output; empty for other outputs.

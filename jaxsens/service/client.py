@@ -35,8 +35,11 @@ _WAIT_SECONDS, _TOLD_SECONDS, _PATIENCE_SECONDS = 20.0, 0.5, 600.0
 
 
 class ServiceError(RuntimeError):
-    """Raised for an answer of the service that is no result, and for none: `status` is that of HTTP, 0 for a job that
-    failed or a service that does not answer."""
+    """Raised for an answer of the service that is no result, and for none: `status` is HTTP's, 0 for a failed job.
+
+    >>> ServiceError(429, "the queue is full").status
+    429
+    """
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -52,7 +55,7 @@ class Client:
 
     Args:
         address: of the service. It is called without the proxies of the environment, which would see the token.
-        token: that it printed at its start, or was given; by default, that of the environment, as JAXSENS_TOKEN.
+        token: that it printed at its start, or was given; by default JAXSENS_TOKEN.
         timeout: seconds that a measurement may take; None to wait until it has ended.
 
     Raises:

@@ -46,8 +46,7 @@ class Guard:
     browser sends it, must be that host: a form on a stranger's page has another.
 
     Args:
-        app: what is guarded.
-        token: that clients need.
+        app, token: what is guarded; what clients need.
         hosts: names under which the service is called.
         port: where it listens; the name of the cookie has it, for cookies are the same for all ports of a host.
     """

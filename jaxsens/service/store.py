@@ -48,8 +48,7 @@ class StoredJob:
         number: of its turn, which it gets whenever it is asked for, but not while it waits or runs.
         state: one of `WAITING` or `ENDED`.
         asked: when, in seconds since 1970.
-        found: statistics.
-        done, total: flips.
+        found, done, total: statistics; flips.
         message: why it failed.
         crashes: how many worker processes ended while they measured it; half of one that also looked at a question.
             Asking again does not clear it; a start of the server does, unless the job has failed.
@@ -87,8 +86,7 @@ class Store:
     No link in the folder is followed. A damaged job is set aside, and measured when it is asked for again.
 
     Attributes:
-        jobs: by name.
-        on_change: called with the name of a job that has changed.
+        jobs, on_change: the jobs by name; called with the name of one that has changed.
 
     Raises:
         InputError: if another service has the folder, or if a link lies in it: nothing is then changed.

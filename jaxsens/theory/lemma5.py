@@ -2,10 +2,8 @@
 
 Hahn, "Theoretical Limitations of Self-Attention in Neural Sequence Models", TACL 8 (2020), Lemma 5: if attention logits
 are bounded by A, exchanging one symbol other than the one read out moves y_n^(L) by at most H^L C^(2L) D / n, where
-C = 2 (1 + exp(2A) + L_fact). The published proof bounds the change of an average by sum_w a_jw |y_w - y'_w|. It omits
-the change of the weights, which a supplement of 2021 adds. Here everything is derived from first principles
-(docs/lemma5.md) for the whole model family: values and output matrices, residual connections, layer normalisation,
-temperatures, masks.
+C = 2 (1 + exp(2A) + L_fact). docs/lemma5.md derives everything for the whole model family: values and output matrices,
+residual connections, layer normalisation, temperatures, masks.
 
 Notation. y_j is the input of a layer at row j. z_j is what queries, keys and values are made of: y_j, or LN(y_j) with
 pre-normalisation. v_m^h = z_m W_V^h W_O^h is the value of key m in head h as it reaches the residual stream. s_jm is
@@ -95,7 +93,6 @@ class LayerConstants:
             product, both: |W_Q W_K^T| F_z / (sqrt(d_k) tau). Additive: |a|_2 |W_Q| / tau and |a|_2 |W_K| / tau.
         log_map: Lip, how far the layer's output moves at most per change of x + attention: 1 + |W_2| |W_1| times the
             activation's constant, times max |scale| / sqrt(epsilon) for each layer norm on the way.
-        mask: the layer's mask.
     """
 
     log_F: float
@@ -305,8 +302,7 @@ class Lemma5(SavedResult):
     The bounds are for exact arithmetic with the model's parameters. A measurement in floating point adds its rounding.
 
     Attributes:
-        n: the length.
-        norm: of the output's change: "l2", "l1" or "linf".
+        n, norm: the length; "l2", "l1" or "linf" of the output's change.
         log_bound: log of the bound on the output's change: `by_layer` at the readout, through the linear head. It holds
             for every mask and every n, and never exceeds `log_closed_form` (times the head's gain) or `log_trivial`.
         log_trivial: log of 2 F_L through the linear head, which no exchange can exceed.
@@ -315,8 +311,13 @@ class Lemma5(SavedResult):
         log_D: D, the largest change of the flipped row in any layer: |E_s - E_t| at first, 2 F_k later.
         log_output_gain: of the readout and linear head: 1 or |W| (only the columns of W in `outputs`), and the
             conversion to `norm`.
-        readout: "last", a 0-based position or "mean".
-        outputs: the output coordinates that enter the norm; None for all.
+        readout, outputs: "last", a 0-based position or "mean"; the coordinates that enter the norm, None for all.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, feed_forward=4))
+    >>> found = jaxsens.theory.lemma5(model, 64)
+    >>> found.log_bound <= found.log_trivial
+    True
     """
 
     kind = "bounds of Lemma 5"

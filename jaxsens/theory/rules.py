@@ -108,10 +108,8 @@ def softmax_config(
     """The config of a transformer of softmax layers; None, with a note of the error, for any other model.
 
     Args:
-        model: as the user gave it.
         problems: takes the errors.
-        why: why another weighting cannot be served.
-        known: the weightings that can be.
+        why, known: why another weighting cannot be served; the weightings that can be.
 
     Raises:
         InputError: for a transformer with a part that theory has no rule for.

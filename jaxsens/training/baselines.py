@@ -86,12 +86,11 @@ class RecurrentConfig(BaselineConfig):
 class LSTMConfig(RecurrentConfig):
     """L layers of long short-term memory (Hochreiter and Schmidhuber, 1997; forget gates by Gers et al., 2000).
 
-    With x_i the layer's input, h_0 = c_0 = 0 and s the logistic function:
-    c_i = s(f) c_(i-1) + s(g) tanh(u), h_i = s(o) tanh(c_i), where g, f, u, o = x_i W + h_(i-1) U + b, each with
-    its own W, U and b. Attributes as in `RecurrentConfig`.
+    With x_i the layer's input, h_0 = c_0 = 0 and s the logistic function: c_i = s(f) c_(i-1) + s(g) tanh(u) and
+    h_i = s(o) tanh(c_i), where each of g, f, u, o is x_i W + h_(i-1) U + b. Attributes as in `RecurrentConfig`.
 
-    >>> LSTMConfig(2, width=8).width
-    8
+    >>> LSTM(LSTMConfig(2, width=8, layers=2), seed=0)(np.array([0, 1, 1])).shape
+    (8,)
     """
 
     kind: ClassVar[str] = "lstm"
@@ -104,8 +103,8 @@ class RNNConfig(RecurrentConfig):
 
     Attributes as in `RecurrentConfig`.
 
-    >>> RNNConfig(2, width=8).width
-    8
+    >>> RNN(RNNConfig(2, width=8, logits=2), seed=0)(np.array([0, 1, 1])).shape
+    (2,)
     """
 
     kind: ClassVar[str] = "rnn"
@@ -123,8 +122,8 @@ class ConvolutionConfig(BaselineConfig):
         kernel_width: the number of positions in a window, of which (kernel_width - 1) // 2 lie to the left. The stride
             is 1, with zero padding, so that every layer has n positions.
 
-    >>> ConvolutionConfig(2, width=8, kernel_width=3).kernel_width
-    3
+    >>> Convolution(ConvolutionConfig(2, width=8, kernel_width=5), seed=0)(np.array([0, 1, 1])).shape
+    (8,)
     """
 
     kind: ClassVar[str] = "convolution"

@@ -7,8 +7,7 @@ DIR/checkpoints/step_00001000/manifest.json  sealed: the step, the config, versi
                                              identity and all arrays
 
 Orbax writes the state of a step whole or not at all. The manifest follows, and a step without one is passed over. A
-checkpoint is read only if every byte is as it was written: Orbax alone prints tracebacks of its threads where a file is
-damaged. Old checkpoints are removed here and not by Orbax, which follows links.
+checkpoint is read only if every byte is as it was written. Old ones are removed here, since Orbax follows links.
 """
 
 from __future__ import annotations
@@ -69,14 +68,14 @@ class TrainedModel:
     """A model with the parameters that a checkpoint holds.
 
     Attributes:
-        model: The module, such as a `jaxsens.Transformer`. Its output is the logits at its readout. A model trained for
-            prediction reads the boundary symbol, number `config.boundary`, and then the word; a model trained for
-            recognition reads the word and then the boundary symbol.
-        config: The config of the training.
-        step: The number of training steps behind the model.
-        directory: The directory of the checkpoint.
-        fingerprint: SHA-256 of the step, of the config without its evaluations and checkpoints, and of all weights and
-            the optimiser's state. The same training has the same fingerprint.
+        model: The module, such as a `jaxsens.Transformer`. Its output is the logits at its readout. The boundary
+            symbol, `config.boundary`, stands before a word for prediction, and after it for recognition.
+        config, step, directory: The training's config, the steps behind the model, the checkpoint's directory.
+        fingerprint: SHA-256 of the step, the config without evaluations and checkpoints, all weights and the
+            optimiser's state.
+
+    >>> trained = jaxsens.training.load_checkpoint("results/parity")  # doctest: +SKIP
+    >>> jaxsens.flip_sensitivity(trained.model, [trained.config.boundary, 0, 1, 1])  # doctest: +SKIP
     """
 
     model: Any

@@ -32,14 +32,12 @@ class CrossEntropy:
     """How well a model predicts the symbol after n symbols, in nats.
 
     Attributes:
-        n: The number of symbols before the predicted one.
-        words: The number of sampled prefixes.
+        n, words: The number of symbols before the predicted one, and of sampled prefixes.
         mean: The cross-entropy.
         excess: The cross-entropy minus the optimum, `language.optimal_cross_entropy(n)`.
         standard_error: The standard error of both, from the sample.
         choice: The part of the mean that is due to choosing the kind of a closing bracket, after prefixes that end in a
-            closing bracket and are not balanced (`Dyck.closing_choice_loss`); None for other languages.
-        choice_standard_error: The standard error of `choice`.
+            closing bracket and are not balanced (`Dyck.closing_choice_loss`), with its error; None for others.
     """
 
     n: int
@@ -75,10 +73,9 @@ class Recognition:
 def cross_entropy(subject: Any, language: Language, n: int, words: int = 256, seed: int = 0) -> CrossEntropy:
     """The cross-entropy of a model's prediction of the symbol after n symbols.
 
-    Prefixes of exactly n symbols are drawn from the language. The expectation over the next symbol is exact: it uses
-    the language's law p of that symbol given the prefix. Only the divergence from p to the prediction is averaged over
-    the prefixes. The rest of the cross-entropy, the mean entropy of p, is `language.optimal_cross_entropy(n)`, which is
-    exact. A model that predicts p thus attains exactly the optimum, on every sample.
+    Only the divergence from the language's law p of the next symbol to the prediction is averaged over the drawn
+    prefixes of n symbols. The mean entropy of p is `language.optimal_cross_entropy(n)`, which is exact. A model that
+    predicts p thus attains exactly the optimum, on every sample.
 
     Args:
         subject: A trained model, a module such as `jaxsens.training.RNN` with a logit for every outcome, or the pair
@@ -215,8 +212,7 @@ class EvaluationRecord(Record):
     """How well a model does its task, over `words` words of n symbols.
 
     Attributes:
-        key: of the `TablePoint`.
-        variant, n, seed: which model, how many symbols, and what draws the words.
+        key, variant, n, seed: of the `TablePoint`.
         task: "prediction" of the symbol after the word, or "recognition" of the word.
         language: the name and options of what it learned.
         longest_trained: the largest number of symbols it was trained on; None for weights that were set by hand.
@@ -225,9 +221,8 @@ class EvaluationRecord(Record):
             divergence from the law of the next symbol to its prediction; `standard_error` is of both.
         choice: the part of it that chooses the kind of a closing bracket, after prefixes that end in a closing bracket
             and are not balanced; None for languages without brackets. `choice_error` is its standard error.
-        accuracy: the share of words, half of them in the language, that is labelled right.
-        margin: the mean of the right label's logit minus the other's.
-        accuracy_error, margin_error: their standard errors.
+        accuracy, margin: the share of words, half of them in the language, that is labelled right; the mean of the
+            right label's logit minus the other's. `accuracy_error` and `margin_error` are their standard errors.
         optimum: of predictions, the least possible cross-entropy.
         unigram: the least of a prediction that does not depend on the prefix: chance, in Theorem 6.
         chance: that of guessing uniformly among all outcomes.

@@ -115,9 +115,10 @@ class TrainingInterrupted(KeyboardInterrupt):
     """Ctrl-C or SIGTERM during training. Everything computed is saved: training again goes on from there.
 
     Attributes:
-        step: Steps done.
-        directory: The directory of the training.
-        signal: The signal's number.
+        step, directory, signal: the steps done, the directory of the training, and the signal's number.
+
+    >>> TrainingInterrupted(20, Path("trained"), 2).exit_code
+    130
     """
 
     def __init__(self, step: int, directory: Path, number: int) -> None:
@@ -133,7 +134,11 @@ class TrainingInterrupted(KeyboardInterrupt):
 
 
 class TrainingDiverged(InputError):
-    """The loss is no longer a finite number. The message says since which step, and what to change."""
+    """The loss is no longer a finite number. The message says since which step, and what to change.
+
+    >>> print(TrainingDiverged.of("optimiser.learning_rate", 10.0, "a smaller one"))
+    optimiser.learning_rate = 10.0: a smaller one
+    """
 
 
 @naming_arguments

@@ -52,8 +52,7 @@ class Promise:
         autoregressive: Whether every layer is future-masked and nothing in it depends on n.
         theorem: The statement that gives the network: one of Yang et al. (2026), or it names another source.
         table_row: The row of their table of results, which names the logic; "none" for another source.
-        exact: Whether the output is promised to equal the formula, at every position of every word up to
-            `exact_length`.
+        exact: Whether the output is promised to equal the formula everywhere, up to `exact_length`.
         temperature: tau(n), the same for every head.
         components: The position embeddings.
         bounded: Whether all position embeddings stay bounded as n grows.
@@ -112,13 +111,15 @@ class CompiledTransformer(Transformer):
 
     Attributes:
         alphabet: The symbols; token t stands for alphabet[t].
-        output: The coordinate that holds 1 where the formula is true and 0 where it is false.
-        outputs: The coordinates that `flip_sensitivity` measures by default; None for all.
-        exact_outputs: The coordinates that are promised to be exactly 0 or 1: the output, or none in the control.
+        output: The coordinate that is 1 where the formula is true and 0 elsewhere.
+        outputs, exact_outputs: The coordinates that `flip_sensitivity` measures by default, None for all; those that
+            are promised to be exactly 0 or 1: the output, or none in the control.
         heads: What the heads of every layer do, and how far each may be from hard attention.
-        promise: What it computes.
-        exact_length: `promise.exact_length` in the model's own dtype, beyond which `flip_sensitivity` warns; None if
-            nothing is promised.
+        promise, exact_length: What it computes, and up to which length in its own dtype, beyond which
+            `flip_sensitivity` warns; None if nothing is promised.
+
+    >>> compile_formula("odd(#L[Q_1])", "01").accepts("0111")
+    True
     """
 
     def __init__(

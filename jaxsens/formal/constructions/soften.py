@@ -328,9 +328,8 @@ def soften(
         words: (k, n) inputs to measure, and to make the promise for, if there are too many of length n to try all.
 
     Raises:
-        InputError: With every reason against the arguments: a model that Theorem 26 is not about, `n`, `epsilon`. Then
-            if the model is not uniform-tieless on these inputs (`measure`), or `epsilon` is below what
-            the arithmetic resolves.
+        InputError: With every reason against the arguments: a model that Theorem 26 is not about, or is not
+            uniform-tieless on these inputs (`measure`); `n`; an `epsilon` below what the arithmetic resolves.
 
     >>> from jaxsens.formal.constructions.compiler import compile_formula
     >>> hard = compile_formula("!Q_c S Q_a", "abc", condition="average-hard")

@@ -298,8 +298,7 @@ class PublishedTransformer(Layered):
         n: the length of the input, if the rotary angles depend on it; otherwise 0.
         pooling: the readout that the model's folder names; None for that of its family.
         mesh: the devices over which the matrices of layers are split, along their inputs; None if they are not.
-        classifier: the head of a classifier, for labels.
-        weighting: how scores become attention weights.
+        classifier, weighting: the head of a classifier, for labels; how scores become attention weights.
         dense: the activations of the maps of a hidden row, None for none, that follow a sentence encoder's pooling.
     """
 

@@ -236,8 +236,7 @@ class Family:
         head_matrix: the names of the language-model head's matrix.
         buffers: regular expressions of tensors that are no parameters, beside those of positions in all families.
         heads: regular expressions of tensors of heads, which read the last rows.
-        head_parts: the names of the head's "transform" and "norm", if it has them.
-        head_biases: the names of the head's bias, if it has one.
+        head_parts, head_biases: the names of the head's "transform" and "norm", and of its bias, if it has them.
         fused: how maps are stored that share a name.
         inputs_first: whether matrices are stored as (inputs, outputs), as GPT-2's.
         norm_by_head: whether the norms of queries and keys have numbers of their own for each head.

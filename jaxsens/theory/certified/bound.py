@@ -53,8 +53,7 @@ HOW_ONE = "one layer, exact but for the other symbols' average"
 class CertifiedBound(SavedResult):
     """An upper bound on ||y_r(x) - y_r(x')|| over all words x of length n and all x' that differ in one symbol.
 
-    It bounds the function that the parameters define in real arithmetic, with its own rounding accounted for. A
-    measurement in float32 may exceed it by the measurement's rounding. Changes below 1e-150 count as 0.
+    It holds in real arithmetic: a measurement may exceed it by its own rounding. Changes below 1e-150 count as 0.
 
     Attributes:
         value: the bound, the largest of `by_position`.
@@ -62,10 +61,13 @@ class CertifiedBound(SavedResult):
             and at fixed positions only.
         how: what gave the bound, in words; "Lemma 5" where its bound, one number for all positions, is smaller.
         diameter: the largest distance of two outputs for the same symbol at the readout.
-        n: length of the words.
-        norm: "l2", "l1" or "linf".
-        classes: the classes of words, by occurrences of the first symbol, that were bounded separately: (fewest, most,
-            value) of each.
+        n, norm: the length of the words; "l2", "l1" or "linf".
+        classes: (fewest, most, value) of each class of words, by occurrences of the first symbol.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, layers=1, width=4, heads=1, feed_forward=4))
+    >>> jaxsens.theory.certified_bound(model, 4).by_position.shape
+    (4,)
     """
 
     kind = "certified bound"

@@ -191,9 +191,7 @@ class FirstLayer:
     """The first layer at some rows, over all words of a class.
 
     Attributes:
-        setting: the model.
         projections: queries, keys and values, which are points up to rounding.
-        positions: the rows' positions.
         weights: of the heads, the unnormalised weights; None where they are too many to be kept.
         sums: of each head and row.
         b: of each head and row, the average's coordinates.

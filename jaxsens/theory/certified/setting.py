@@ -56,8 +56,6 @@ class Setting:
     """A model at one length.
 
     Attributes:
-        config: the model's.
-        n: the length.
         kinds: the symbols' ids at every position.
         allowed: whether a kind may stand at its position.
         readout: the readout position, None for the mean.

@@ -60,7 +60,6 @@ class AttendedHead:
 
     Attributes:
         query_matrix: W_Q with the readout's turn: (width, head_width).
-        keys: see there.
         carried: W_V W_O: the way of a value into the residual stream: (width, width).
         carried_size: |W_V| |W_O|, what its rounding is relative to: (width, width).
         query: q over all words: (head_width,).
@@ -225,7 +224,6 @@ class HeadMove:
     """How far a flip moves one head's average b along directions g of the attended vector.
 
     Attributes:
-        readout, head: of which row and head.
         away: at least |(v_m - b).g|, b any average at the readout: (n, kinds, p).
         spread: how far apart two of these averages are at most: (p,).
         deviation: the largest standard deviation of v_m.g under the weights: (p,).

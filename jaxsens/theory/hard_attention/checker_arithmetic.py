@@ -5,10 +5,8 @@ order in the model's unit roundoff u: sums of m products are off by at most m u 
 bring in. Numbers below the dtype's smallest normal one may be taken for 0, which the bounds count too. Sums are added
 up in one order for all rows, so that equal rows give equal results.
 
-Exact ties of a hard head are judged by `Identity`. Two sums that agree in the checker's float64 may differ in the
-model's dtype or order of additions. Numbers are certain to be the same in every program if they are made of the same
-numbers in the same way, or if rounding cannot touch them: multiples of a power of two so few that every partial sum is
-exact even in float32.
+Exact ties of a hard head are judged by `Identity`. Numbers are certain to be the same in every program if they are made
+of the same numbers in the same way, or if every partial sum is exact even in float32.
 """
 
 from __future__ import annotations

@@ -37,6 +37,12 @@ class MisclassifiedPair:
         position: the position where they differ.
         output: the model's output on both, bitwise equal.
         restriction: the restriction that both satisfy.
+
+    >>> import jaxsens
+    >>> config = jaxsens.TransformerConfig(2, layers=1, width=4, heads=1, weighting="leftmost-hard")
+    >>> pair = jaxsens.theory.misclassified_pair(jaxsens.Transformer(config), "parity", 16)
+    >>> int((pair.member != pair.non_member).sum())
+    1
     """
 
     language: LanguageName
@@ -56,9 +62,7 @@ def misclassified_pair(
     end_symbol: bool = False,
     seed: int = 0,
 ) -> MisclassifiedPair:
-    """Constructs a word in the language and one outside it, n tokens each, with bitwise the same output of the model.
-
-    The model is run on both to verify this.
+    """Constructs a word in the language and one outside it, n tokens each, with bitwise the same output when run.
 
     Args:
         model: a jaxsens transformer that `restrict` accepts.

@@ -18,7 +18,14 @@ FREE = -1
 
 
 class RestrictionRefused(InputError):
-    """Raised if no restriction was found. The message says which quantity grew too large, and what to change."""
+    """Raised if no restriction was found. The message says which quantity grew too large, and what to change.
+
+    >>> def free(model, n):
+    ...     try:
+    ...         return jaxsens.theory.restrict(model, n).free_fraction
+    ...     except RestrictionRefused:  # try a larger n
+    ...         return free(model, 2 * n)
+    """
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,11 @@ class Restriction(SavedResult):
         fixed: the number of positions that the caller fixed.
         stages: the number of positions that each stage of the construction fixed, by stage name.
         certificate: the keys that can win each head.
+
+    >>> import jaxsens
+    >>> config = jaxsens.TransformerConfig(2, layers=1, width=4, heads=1, weighting="leftmost-hard")
+    >>> jaxsens.theory.restrict(jaxsens.Transformer(config), 16, free_fraction=0.5).free_fraction >= 0.5
+    True
     """
 
     kind = "restriction"

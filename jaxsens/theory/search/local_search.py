@@ -181,12 +181,9 @@ class Measurements:
     """Measures words within a budget, and keeps the best one.
 
     Attributes:
-        problem: What is measured.
         budget: The number of measurements of all flips of a word that are allowed; None for any number.
         used: The number of measurements so far.
-        best: The first word with the largest objective so far.
-        history: (used, value) each time that the best improved.
-        progress: Called after every measurement.
+        best, history: The first word with the largest objective, and (used, value) each time that it improved.
         restarts: The starts so far, and where each led; the last one is still searched, or was stopped.
     """
 
@@ -226,11 +223,8 @@ class Restart:
     """One start of the search, and where it led.
 
     Attributes:
-        start: The word it began with.
-        tokens: The word it ended with.
-        value: That word's objective.
-        measurements: The measurements of all flips of a word that it took.
-        steps: The number of its steps.
+        start, tokens, value: The word it began with, the one it ended with, and that one's objective.
+        measurements, steps: The measurements of all flips of a word that it took, and its steps.
         converged: Whether it ended because no neighbour that the search looks at was better. Otherwise it was stopped.
     """
 

@@ -46,11 +46,10 @@ class Search:
         start: words to start from, (n,) or (words, n).
         seed: seed of everything that is drawn at random.
 
-    Raises:
-        InputError: naming each unusable field; `fixed` and `start` are read with the words' length.
-
-    >>> Search(exact=False, restarts=4, budget=100).budget
-    100
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, feed_forward=4))
+    >>> int(jaxsens.theory.worst_input(model, 4, search=Search(fixed={3: 2})).tokens[3])
+    2
     """
 
     objective: Annotated[Literal["max", "mean"], checked_by(inputs.choice, options=("max", "mean"))] = "max"
@@ -72,7 +71,6 @@ class SearchSpace:
     """The words that are searched.
 
     Attributes:
-        n: Their length.
         alphabet: The symbols that they are made of, sorted; at least two.
         fixed: Position to symbol, for the positions that are the same in all words.
         flipped: The 0-based positions that are flipped: neither fixed nor read out. At least one.
@@ -169,16 +167,10 @@ class SearchTask:
     """A model, the words that are searched, and how flips are measured.
 
     Attributes:
-        model: The model.
-        space: The words.
-        engine: Measures all flips of a word.
-        few_engine: Measures a few flips of a word.
+        engine, few_engine: Measure all flips of a word, and a few.
         choice: The engine's name, and why it was chosen.
         parameters: The model's parameters, on the device.
         devices: Where flips are measured, and in how much memory.
-        search: Which word is looked for, and how.
-        norm: What is measured of a change.
-        dtype: The dtype of the arithmetic.
     """
 
     model: Model
@@ -269,11 +261,8 @@ class Measured:
     """All flips of one word: a row for each free position, a column for each symbol that is not there already.
 
     Attributes:
-        problem: What was measured.
-        word: The word's tokens.
         symbols: The symbol that each flip puts in.
-        changes: The change of the chosen outputs.
-        norms: The norms of the changes.
+        changes, norms: The changes of the chosen outputs, and their norms.
     """
 
     problem: SearchTask

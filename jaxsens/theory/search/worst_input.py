@@ -46,22 +46,24 @@ class WorstInput(SavedResult):
         tokens: The word, (n,).
         position: The 0-based position of its largest flip.
         symbol: The symbol that this flip puts in.
-        objective: "max", the largest sensitivity of a word, or "mean", the mean over its flips.
+        objective: "max" or "mean", as in `Search`.
         exact: Whether `value` is the largest of all words, by enumeration. Otherwise it is a lower bound.
         alphabet: The symbols that words are made of, sorted.
         fixed: (position, symbol) for the positions that are the same in all words.
         positions: The 0-based positions that were flipped.
-        measure: The norm: "l2", "l1" or "linf".
-        outputs: The output coordinates that entered the norm; None for all.
+        measure, outputs: The norm ("l2", "l1" or "linf"), and the output coordinates that entered it; None for all.
         words: The number of words that were enumerated; 0 for a search.
         measurements: The measurements of all flips of a word that were used; for an enumeration, one at its end.
-        restarts: The starts of the search, and where each led; none for an enumeration.
+        restarts, seed: The starts of the search, and where each led; none for an enumeration; the search's seed.
         starts: The number of starts asked for. Fewer were made if the budget was spent or the search interrupted.
         history: (measurements, value) each time that the best improved.
-        seed: The seed of the search.
         engine: Which engine ran, and why.
-        dtype: The dtype of the arithmetic.
-        versions: The versions of jaxsens, jax, numpy and the device.
+        dtype, versions: The dtype of the arithmetic; the versions of jaxsens, jax, numpy and the device.
+
+    >>> import jaxsens
+    >>> model = jaxsens.Transformer(jaxsens.TransformerConfig(2, width=4, heads=1, feed_forward=4))
+    >>> worst_input(model, 4).exact  # every word was tried
+    True
     """
 
     kind = "result of worst_input"
@@ -133,7 +135,14 @@ class WorstInput(SavedResult):
 
 
 class SearchInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a search. `partial` is what had been found by then."""
+    """Ctrl-C during a search. `partial` is what had been found by then.
+
+    >>> def found(model, n):
+    ...     try:
+    ...         return worst_input(model, n)
+    ...     except SearchInterrupted as stopped:
+    ...         return stopped.partial
+    """
 
     def __init__(self, partial: WorstInput) -> None:
         super().__init__(f"interrupted after {partial.measurements} measurements; see .partial")
@@ -171,8 +180,7 @@ def worst_input(
         search: Which word is looked for, and how (`Search`); by default the one with the largest flip, among all words
             if there are few.
         readout: Where the model reads its output, as for `flip_sensitivity`.
-        engine: As for `flip_sensitivity`.
-        placement: As for `flip_sensitivity`; in an enumeration a batch is of words. In a distributed job, with
+        engine, placement: As for `flip_sensitivity`; in an enumeration a batch is of words. In a distributed job, with
             `jaxsens.global_mesh()`, the processes share the flips of each word and all return the whole result.
         progress: Called with a `SearchProgress` after every measurement, or every block of an enumeration.
 

@@ -28,8 +28,7 @@ class BoundRecord(Record):
     """The answers for one (variant, n, seed). A part that was not asked for, or cannot be had, is None: see `notes`.
 
     Attributes:
-        key: of the `TablePoint`.
-        variant, n, seed: of the point.
+        key, variant, n, seed: of the `TablePoint`.
         worst: the largest sensitivity found, of any input and flip.
         worst_exact: whether every input was tried, so that no sensitivity is larger.
         worst_word: the input. The flip replaces the symbol at `worst_position` by `worst_symbol`.
@@ -39,8 +38,7 @@ class BoundRecord(Record):
         matter: how many free inputs the output may depend on under the restriction; its certificate was checked.
         free: how many inputs the restriction leaves free.
         notes: why a part is missing, by its name.
-        seconds: of each part.
-        versions: of Python and the packages that matter.
+        seconds, versions: of each part; of Python and the packages that matter.
     """
 
     kind: ClassVar[str] = "bounds of a point"

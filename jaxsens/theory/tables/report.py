@@ -44,9 +44,8 @@ class BoundsData:
     """The bounds of a sweep.
 
     Attributes:
-        records: in the order of the plan.
+        records, variants: in the order of the plan, and of the config.
         points: the table of points.csv.
-        variants: in the order of the config.
         norm: of the change of the output: "l1", "l2" or "linf".
         unseeded: the variants whose weights do not depend on the seed.
     """
