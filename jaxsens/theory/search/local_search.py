@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jaxsens.core.base.errors import InputError, rule_for
+from jaxsens.core.base.errors import InputError
 from jaxsens.core.engines.vmap import OutputEngine
 from jaxsens.core.placement.run import Measuring
 from jaxsens.theory.search.problem import Measured, SearchSpace, SearchTask, after_one_change
@@ -45,7 +45,7 @@ def refusal(problem: SearchTask, words: int) -> str | None:
 def largest_word(
     problem: SearchTask, progress: Callable[[SearchProgress], None] | None
 ) -> Int[np.ndarray, " n"]:
-    """The first word with the largest objective.
+    """The first word with the largest sensitivity.
 
     Costs one forward pass per word, and memory for all outputs. Neighbours' outputs are subtracted, so float32 loses
     sensitivities below 1e-7 of the output.
@@ -63,7 +63,7 @@ def largest_word(
         raise InputError.note(
             "model", f"the output is not finite on the word {word.tolist()}; use smaller weights"
         )
-    return _words(problem.space, np.array([np.argmax(_objective(problem, outputs))]))[0]
+    return _words(problem.space, np.array([np.argmax(_largest(problem, outputs))]))[0]
 
 
 def _words(space: SearchSpace, index: Int[np.ndarray, " words"]) -> Int[np.ndarray, "words n"]:
@@ -76,12 +76,9 @@ def _strides(size: int, free: int) -> Int[np.ndarray, " free"]:
     return size ** np.arange(free, dtype=np.int64)[::-1]
 
 
-def _objective(
-    problem: SearchTask, outputs: Float[np.ndarray, "words outputs"]
-) -> Float[np.ndarray, " words"]:
-    """The largest sensitivity of every word, or the sum over its flips, which is largest where the mean is."""
+def _largest(problem: SearchTask, outputs: Float[np.ndarray, "words outputs"]) -> Float[np.ndarray, " words"]:
+    """The largest sensitivity of every word."""
     size, words = len(problem.space.alphabet), len(outputs)
-    merge = np.maximum if problem.search.objective == "max" else np.add
     found = np.zeros(words)
     for stride in _strides(size, len(problem.space.free))[problem.space.is_flipped]:
         for start in range(0, words // size, _PAIRS):
@@ -92,8 +89,8 @@ def _objective(
             for a, b in itertools.combinations(range(size), 2):
                 one, other = first + a * stride, first + b * stride
                 norms = problem.sizes(outputs[other] - outputs[one])
-                found[one] = merge(found[one], norms)
-                found[other] = merge(found[other], norms)
+                found[one] = np.maximum(found[one], norms)
+                found[other] = np.maximum(found[other], norms)
     return found
 
 
@@ -148,15 +145,6 @@ class NumberedWord:
 SIDEWAYS = 4
 """Steps in a row that may leave the value as it is. Hard attention has plateaus, on which all gains are 0."""
 
-FAILURES = 3
-"""For the mean: the number of samples of flips that must fail to improve a word for it to count as a local maximum."""
-
-SAMPLED = 4
-"""Flips whose mean stands for the mean of all, to tell which changes raise it."""
-
-SINGLES = 4
-"""Single changes that are tried if no set of changes raises the mean."""
-
 
 class SearchProgress(NamedTuple):
     """How far a search is.
@@ -164,7 +152,7 @@ class SearchProgress(NamedTuple):
     Attributes:
         done: Measurements of all flips of a word so far; in an enumeration, words so far.
         total: The budget, None without one; in an enumeration, the number of words.
-        value: The largest objective so far; None in an enumeration, which knows it only at its end.
+        value: The largest sensitivity so far; None in an enumeration, which knows it only at its end.
     """
 
     done: int
@@ -183,7 +171,7 @@ class Measurements:
     Attributes:
         budget: The number of measurements of all flips of a word that are allowed; None for any number.
         used: The number of measurements so far.
-        best, history: The first word with the largest objective, and (used, value) each time that it improved.
+        best, history: The first word with the largest sensitivity, and (used, value) each time that it improved.
         restarts: The starts so far, and where each led; the last one is still searched, or was stopped.
     """
 
@@ -223,7 +211,7 @@ class Restart:
     """One start of the search, and where it led.
 
     Attributes:
-        start, tokens, value: The word it began with, the one it ended with, and that one's objective.
+        start, tokens, value: The word it began with, the one it ended with, and that one's largest sensitivity.
         measurements, steps: The measurements of all flips of a word that it took, and its steps.
         converged: Whether it ended because no neighbour that the search looks at was better. Otherwise it was stopped.
     """
@@ -241,8 +229,6 @@ def climb(problem: SearchTask, starts: int, measurements: Measurements) -> None:
 
     Every step draws from its own random numbers, so that a larger budget begins like a smaller one.
     """
-    steps = {"max": climb_max, "mean": climb_mean}
-    step = rule_for("worst_input", "objective", problem.search.objective, steps)
     try:
         for k in range(starts):
             start, begun = start_of(problem, k), measurements.used
@@ -250,7 +236,8 @@ def climb(problem: SearchTask, starts: int, measurements: Measurements) -> None:
             first = tuple(start.tolist())
             measurements.restarts.append(Restart(first, first, at.value, 1, 0, False))
             while not converged:
-                led = step(measurements, at, idle, np.random.default_rng([problem.search.seed, k, steps + 1]))
+                rng = np.random.default_rng([problem.search.seed, k, steps + 1])
+                led = _step(measurements, at, idle, rng)
                 if led is None:
                     converged = True
                 else:
@@ -296,7 +283,7 @@ Step = tuple[Measured, int] | None
 """Where a step led: the next word and the number of steps in a row that have not raised the value; None if nowhere."""
 
 
-def climb_max(measurements: Measurements, at: Measured, idle: int, rng: np.random.Generator) -> Step:
+def _step(measurements: Measurements, at: Measured, idle: int, rng: np.random.Generator) -> Step:
     """A step towards a larger sensitivity of one flip. Costs two measurements, and O(log n) single flips.
 
     The largest flip of the word x leads to x'. All flips of x' tell how much that flip would do after any single
@@ -309,7 +296,9 @@ def climb_max(measurements: Measurements, at: Measured, idle: int, rng: np.rando
     gains = after_one_change(at, there, row, column)
     enough, same = at.value * (1 + at.problem.slack), at.value * (1 - at.problem.slack)
     columns = np.argmax(gains, axis=1)
-    rows = _descending(gains.max(axis=1), enough)
+    most_of_row = gains.max(axis=1)
+    rows = np.argsort(-most_of_row, kind="stable")
+    rows = rows[most_of_row[rows] > enough]
     if len(rows):
         best, most = at.word, enough
         for word in _halved(at, rows, columns):
@@ -326,57 +315,12 @@ def climb_max(measurements: Measurements, at: Measured, idle: int, rng: np.rando
         return None
     # On a plateau, make as many of the changes that do nothing as can be made together, drawn at random.
     columns = np.argmax(np.where(gains >= same, rng.random(gains.shape), -1), axis=1)
-    rows = rng.permutation(np.flatnonzero(gains.max(axis=1) >= same))
+    rows = rng.permutation(np.flatnonzero(most_of_row >= same))
     if not len(rows):
         return None
     level = (word for word in _halved(at, rows, columns) if measurements.probe(word, flip) >= same)
     word = next(level, None)
     return None if word is None else (measurements.measure(word), idle + 1)
-
-
-def climb_mean(measurements: Measurements, at: Measured, idle: int, rng: np.random.Generator) -> Step:
-    """A step towards a larger mean over flips. Costs `SAMPLED` measurements, and one for each word tried.
-
-    Works like `climb_max` on a sample of flips, whose mean gain under every single change stands for the gain of all.
-    The words that the sampled flips lead to are tried too. If nothing is better, the next step draws another sample.
-    """
-    problem = at.problem
-    enough = at.value * (1 + problem.slack)
-    # `SAMPLED` flips, drawn without replacement.
-    flipped, others = np.flatnonzero(problem.space.is_flipped), at.norms.shape[1]
-    drawn = rng.choice(len(flipped) * others, min(SAMPLED, len(flipped) * others), replace=False)
-    rows, columns = flipped[drawn // others], drawn % others
-    gains, known, best = np.zeros(at.norms.shape), np.zeros(at.norms.shape), None
-    for row, column in zip(rows, columns, strict=True):
-        there = measurements.measure(at.after(row, column))
-        if there.value > enough and (best is None or there.value > best.value):
-            best = there
-        after = after_one_change(at, there, row, column) - at.norms[row, column]
-        gains += np.where(np.isfinite(after), after, 0)
-        known += np.isfinite(after)
-    gains = np.where(known > 0, gains / np.maximum(known, 1), -np.inf)
-    choice = np.argmax(gains, axis=1)
-    better = _descending(gains.max(axis=1), 0.0)
-    if len(better):
-        words = np.stack(list(_halved(at, better, choice)))
-        flips = [at.flip(row, column) for row, column in zip(rows, columns, strict=True)]
-        promise = problem.few(words, flips).mean(axis=1)
-        order = np.argsort(-promise, kind="stable")
-        singles = [at.after(row, int(choice[row])) for row in better[1 : 1 + SINGLES]]
-        for word in [*words[order], *singles]:
-            tried = measurements.measure(word)
-            if tried.value > enough:
-                best = tried if best is None or tried.value > best.value else best
-                break
-    if best is not None:
-        return best, 0
-    return (at, idle + 1) if idle + 1 < FAILURES else None
-
-
-def _descending(values: Float[np.ndarray, " rows"], above: float) -> Int[np.ndarray, " chosen"]:
-    """The rows whose values exceed a number, the largest first."""
-    order = np.argsort(-values, kind="stable")
-    return order[values[order] > above]
 
 
 def _halved(at: Measured, rows: np.ndarray, columns: np.ndarray) -> Iterator[Int[np.ndarray, " n"]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +34,6 @@ class Search:
     """Which word is looked for, and how.
 
     Args:
-        objective: "max", the largest sensitivity of a word's flips, or "mean", their mean.
         fixed: {0-based position: symbol} for positions that are the same in all words and are not flipped, such as an
             end-of-sequence symbol, {n - 1: alphabet_size}. The readout position is not flipped either, but its symbol
             is searched with the others unless it is fixed.
@@ -52,7 +51,6 @@ class Search:
     2
     """
 
-    objective: Annotated[Literal["max", "mean"], checked_by(inputs.choice, options=("max", "mean"))] = "max"
     fixed: Any = None
     exact: Annotated[bool | None, checked_by(inputs.choice, options=(None, True, False))] = None
     restarts: Count = 8
@@ -273,9 +271,8 @@ class Measured:
 
     @cached_property
     def value(self) -> float:
-        """The objective: the largest or the mean sensitivity of the word's flips."""
-        flips = self.norms[self.problem.space.is_flipped]
-        return float(flips.max() if self.problem.search.objective == "max" else flips.mean())
+        """The largest sensitivity of the word's flips."""
+        return float(self.norms[self.problem.space.is_flipped].max())
 
     @cached_property
     def largest(self) -> tuple[int, int]:

@@ -41,12 +41,10 @@ class WorstInput(SavedResult):
     """The word with the largest sensitivity that was found, and how it was found.
 
     Attributes:
-        value: Its objective, in the units of the model's output: `flip_sensitivity(model, tokens).max` or `.mean`, over
-            the flips of `positions`.
+        value: `flip_sensitivity(model, tokens).max` over the flips of `positions`, in the units of the model's output.
         tokens: The word, (n,).
         position: The 0-based position of its largest flip.
         symbol: The symbol that this flip puts in.
-        objective: "max" or "mean", as in `Search`.
         exact: Whether `value` is the largest of all words, by enumeration. Otherwise it is a lower bound.
         alphabet: The symbols that words are made of, sorted.
         fixed: (position, symbol) for the positions that are the same in all words.
@@ -71,7 +69,6 @@ class WorstInput(SavedResult):
     tokens: Int[np.ndarray, " n"]
     position: int
     symbol: int
-    objective: str
     exact: bool
     alphabet: tuple[int, ...]
     fixed: tuple[tuple[int, int], ...]
@@ -114,7 +111,7 @@ class WorstInput(SavedResult):
         how = f"all {self.words} words" if self.exact else f"a search with {len(self.restarts)} starts"
         word = " ".join(map(str, self.tokens[:MOST_SHOWN])) + (" ..." if self.n > MOST_SHOWN else "")
         rows: dict[str, object] = {
-            f"{self.objective} sensitivity ({self.measure})": self.value,
+            f"sensitivity ({self.measure})": self.value,
             "word": word,
             "largest flip": f"position {self.position}: {self.tokens[self.position]} to {self.symbol}",
             "found by": how,
@@ -129,7 +126,7 @@ class WorstInput(SavedResult):
         if self.exact:
             how = f"all {self.words} words"
         return (
-            f"WorstInput(n={self.n}, {self.objective} {self.measure} = {self.value:.4g}, largest flip at position "
+            f"WorstInput(n={self.n}, {self.measure} = {self.value:.4g}, largest flip at position "
             f"{self.position}, {'exact' if self.exact else 'searched'}: {how}, engine={self.engine.name})"
         )
 
@@ -162,13 +159,13 @@ def worst_input(
     placement: Placement | None = None,
     progress: Callable[[SearchProgress], None] | None = None,
 ) -> WorstInput:
-    """Searches the words of length n for the one that a single flip moves most, or that all flips move most on average.
+    """Searches the words of length n for the one that a single flip moves most.
 
     The value found is a lower bound on the largest value, and equal to it if all words were enumerated (`.exact`). A
     step of the search measures, as vectors, all flips of a word and of its neighbour under the largest flip. Together
     they tell exactly what that flip would do after any single change elsewhere, and since changes interact by O(1/n),
-    many are made at once. A start ends where no single change and no other flip is better. For the mean, a sample of
-    flips tells which changes raise it. All this costs no more than `measurements` calls of `flip_sensitivity`, plus
+    many are made at once. A start ends where no single change and no other flip is better. All this costs
+    no more than `measurements` calls of `flip_sensitivity`, plus
     O(log n) single flips for each of them.
 
     Args:
@@ -222,7 +219,7 @@ def worst_input(
         problem = problem_of(model, space, search, norm, how, devices)
         if devices.group is not None:
             words = alphabet.tolist(), space.fixed, space.start_words.tolist()
-            how = search.objective, search.exact, search.restarts, search.budget, search.seed
+            how = search.exact, search.restarts, search.budget, search.seed
             devices.agree(
                 (fingerprint(problem.model, space.n), problem.choice.name, norm.table(), *words, *how)
             )
@@ -272,7 +269,6 @@ def _result(measurements: Measurements, words: int, starts: int) -> WorstInput:
         tokens=best.word.astype(np.int32),
         position=position,
         symbol=symbol,
-        objective=problem.search.objective,
         exact=words > 0,
         alphabet=tuple(space.alphabet.tolist()),
         fixed=tuple(space.fixed.items()),

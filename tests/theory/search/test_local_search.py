@@ -47,15 +47,13 @@ def words_over(alphabet: int, n: int, fixed: dict[int, int] | None = None) -> np
 
 
 def truth(model: Any, words: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The largest and the mean sensitivity of every word, by `flip_sensitivity`."""
+    """The largest sensitivity of every word, by `flip_sensitivity`."""
     measured = jaxsens.flip_sensitivity(model, words, **options, placement=jaxsens.Placement(ONE))
     norms = measured.norms.reshape(len(words), -1).astype(float)
-    return norms.max(axis=1), norms.mean(axis=1)
+    return norms.max(axis=1)
 
 
-def problem(
-    model: Any, n: int, objective: Any = "max", norm: Norm | None = None, engine: AskedEngine | None = None
-) -> SearchTask:
+def problem(model: Any, n: int, norm: Norm | None = None, engine: AskedEngine | None = None) -> SearchTask:
     """The problem as `worst_input` makes it. For use within `numerics`."""
     subject = as_model(model)
     space = search_space(
@@ -64,7 +62,7 @@ def problem(
     return problem_of(
         subject,
         space,
-        jaxsens.theory.Search(objective=objective),
+        jaxsens.theory.Search(),
         norm or L2(),
         engine or Auto(),
         Placement(ONE),
@@ -133,40 +131,32 @@ def test_a_local_maximum_is_one():
 
 @pytest.mark.quick(1, 1)
 @pytest.mark.parametrize(
-    ("objective", "options", "share"),
-    [
-        ("max", {"layers": 2}, 0.75),
-        ("max", {"weighting": "leftmost-hard"}, 0.75),
-        ("mean", {"layers": 2}, 0.75),
-    ],
+    "options",
+    [{"layers": 2}, {"weighting": "leftmost-hard"}],
 )
-def test_most_searches_reach_the_maximum_and_none_exceeds_it(objective, options, share):
+def test_most_searches_reach_the_maximum_and_none_exceeds_it(options):
     reached = []
     for seed in range(8):
         model = model_of(seed, alphabet_size=2, **options)
         given = {"engine": "vmap", "placement": Placement(ONE)}
-        exact = worst_input(model, 8, search=jaxsens.theory.Search(objective=objective), **given)
+        exact = worst_input(model, 8, **given)
         # Half of the starts that a search has by default must do.
-        search = jaxsens.theory.Search(objective=objective, exact=False, seed=seed, restarts=4)
+        search = jaxsens.theory.Search(exact=False, seed=seed, restarts=4)
         found = worst_input(model, 8, search=search, **given)
         assert exact.exact
         assert not found.exact
         assert found.converged
         assert found.value <= exact.value * (1 + 1e-9)
         reached.append(found.value >= exact.value * (1 - 1e-9))
-    assert np.mean(reached) >= share
+    assert np.mean(reached) >= 0.75
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("objective", ["max", "mean"])
-def test_the_value_is_what_flip_sensitivity_measures_and_above_random_words(objective):
+def test_the_value_is_what_flip_sensitivity_measures_and_above_random_words():
     model = model_of(layers=2)
-    found = searched(model, 16, objective=objective, restarts=2, budget=40)
-    largest, mean = truth(model, found.tokens[None], engine="vmap")
-    np.testing.assert_allclose(found.value, (largest if objective == "max" else mean)[0], rtol=1e-12)
+    found = searched(model, 16, restarts=2, budget=40)
+    np.testing.assert_allclose(found.value, truth(model, found.tokens[None], engine="vmap")[0], rtol=1e-12)
     words = np.random.default_rng(0).integers(0, 3, (found.measurements, 16))
-    largest, mean = truth(model, words, engine="vmap")
-    assert found.value > 1.2 * (largest if objective == "max" else mean).max()
+    assert found.value > 1.2 * truth(model, words, engine="vmap").max()
 
 
 def test_plateaus_are_walked_on():
@@ -184,20 +174,17 @@ def test_a_constant_model_ends_the_search():
     def model(tokens):
         return tokens.sum() * 0.0
 
-    for objective in ("max", "mean"):
-        found = searched(model, 20, 2, engine="auto", objective=objective, restarts=20, exact=False)
-        assert found.value == 0
-        assert found.converged
-        assert (
-            len({end.start for end in found.restarts}) == 20
-        )  # more than there are words of one or two symbols
+    found = searched(model, 20, 2, engine="auto", restarts=20, exact=False)
+    assert found.value == 0
+    assert found.converged
+    assert len({end.start for end in found.restarts}) == 20  # more than there are words of one or two symbols
 
 
 def test_float32_models():
     model = model_of(dtype="float32")
     found = searched(model, 16, engine="auto", restarts=2, budget=20)
     assert found.dtype == "float32"
-    np.testing.assert_allclose(truth(model, found.tokens[None])[0][0], found.value, rtol=1e-6)
+    np.testing.assert_allclose(truth(model, found.tokens[None])[0], found.value, rtol=1e-6)
 
 
 @pytest.mark.slow
@@ -208,7 +195,7 @@ def test_the_folded_engine_serves_the_search():
         model, 512, search=jaxsens.theory.Search(budget=7), engine="difference", placement=Placement(ONE)
     )
     assert "folded" in found.engine.reason
-    np.testing.assert_allclose(truth(model, found.tokens[None])[0][0], found.value, rtol=1e-9)
+    np.testing.assert_allclose(truth(model, found.tokens[None])[0], found.value, rtol=1e-9)
     plain = searched(model, 512, engine="auto", budget=7, start=found.tokens, restarts=0)
     assert plain.value >= found.value
 
@@ -216,8 +203,7 @@ def test_the_folded_engine_serves_the_search():
 # Budget, seeds, starts
 
 
-@pytest.mark.parametrize("objective", ["max", "mean"])
-def test_the_budget_is_kept_and_a_larger_one_begins_alike(objective, monkeypatch):
+def test_the_budget_is_kept_and_a_larger_one_begins_alike(monkeypatch):
     model, measure, counted = model_of(), SearchTask.measure, []
 
     def counting(self, word):
@@ -226,7 +212,7 @@ def test_the_budget_is_kept_and_a_larger_one_begins_alike(objective, monkeypatch
 
     monkeypatch.setattr(SearchTask, "measure", counting)
     options = {"engine": "vmap", "placement": Placement(ONE)}
-    search = jaxsens.theory.Search(objective=objective, exact=False, restarts=2)
+    search = jaxsens.theory.Search(exact=False, restarts=2)
     whole = worst_input(model, 6, search=search, **options)
     for budget in (1, 2, 3, 5, whole.measurements, whole.measurements + 5):
         counted.clear()
@@ -264,10 +250,9 @@ def test_starts_are_used_first_and_hold_what_is_fixed():
     assert found.tokens[5] == 3
 
 
-@pytest.mark.parametrize("objective", ["max", "mean"])
-def test_an_interrupted_search_has_what_was_found_and_a_new_one_goes_on_from_there(objective):
+def test_an_interrupted_search_has_what_was_found_and_a_new_one_goes_on_from_there():
     model = model_of()
-    whole = searched(model, 6, objective=objective, exact=False, restarts=3)
+    whole = searched(model, 6, exact=False, restarts=3)
     for after in range(1, whole.measurements, max(3, whole.measurements // 4)):
 
         def stop(step: Any, after: int = after) -> None:
@@ -275,13 +260,13 @@ def test_an_interrupted_search_has_what_was_found_and_a_new_one_goes_on_from_the
                 raise KeyboardInterrupt
 
         with pytest.raises(SearchInterrupted) as caught:
-            searched(model, 6, objective=objective, exact=False, restarts=3, progress=stop)
+            searched(model, 6, exact=False, restarts=3, progress=stop)
         partial = caught.value.partial
         assert (partial.measurements, partial.converged) == (after, False)
         assert partial.history == tuple(entry for entry in whole.history if entry[0] <= after)
         assert partial.restarts[:-1] == whole.restarts[: max(len(partial.restarts) - 1, 0)]
         options = {"exact": False, "restarts": 0, "start": partial.tokens}
-        assert searched(model, 6, objective=objective, **options).value >= partial.value
+        assert searched(model, 6, **options).value >= partial.value
 
 
 def test_ctrl_c_before_anything_was_found_is_a_plain_one(monkeypatch):
@@ -339,8 +324,8 @@ def test_all_problems_come_together():
     problems: dict[str, Any] = {"n": 0, "flips": 7, "measure": "l3", "search": "deep"}
     problems |= {"engine": "fast", "placement": "cpu", "progress": 1}
     assert "worst_input: 7 errors" in refused(" ".join(problems), worst_input, model_of(), **problems)
-    problems = {"objective": "median", "exact": 1, "restarts": -1, "budget": 0, "seed": -1}
-    assert "Search: 5 errors" in refused(" ".join(problems), jaxsens.theory.Search, **problems)
+    problems = {"exact": 1, "restarts": -1, "budget": 0, "seed": -1}
+    assert "Search: 4 errors" in refused(" ".join(problems), jaxsens.theory.Search, **problems)
     for fields in ({"restarts": 0}, {"budget": 2.5}, {"exact": "yes"}):
         refused(" ".join(fields), jaxsens.theory.Search, **fields)
     assert jaxsens.theory.Search(restarts=0, start=[0, 1]).restarts == 0
@@ -404,14 +389,13 @@ CASES = [
 def assert_is_the_largest(found: WorstInput, model: Any, words: np.ndarray, **options: Any) -> None:
     at = list(found.positions)
     flips = jaxsens.Substitute(list(found.alphabet), positions=at)
-    largest, mean = truth(model, words, flips=flips, **options)
-    expected = largest if found.objective == "max" else mean
+    expected = truth(model, words, flips=flips, **options)
     assert found.exact
     assert found.words == len(words)
     np.testing.assert_allclose(found.value, expected.max(), rtol=1e-9, atol=1e-13)
     # The word and the flip that are named are those of the value.
     again = jaxsens.flip_sensitivity(model, found.tokens, flips, **options, placement=Placement(ONE))
-    np.testing.assert_allclose(getattr(again, found.objective), found.value, rtol=1e-12)
+    np.testing.assert_allclose(again.max, found.value, rtol=1e-12)
     at = again.profile()[found.position, list(found.alphabet).index(found.symbol)]
     np.testing.assert_allclose(at, again.max, rtol=1e-12)
     assert found.flipped[found.position] == found.symbol != found.tokens[found.position]
@@ -421,9 +405,7 @@ def assert_is_the_largest(found: WorstInput, model: Any, words: np.ndarray, **op
 @pytest.mark.parametrize("case", CASES, ids=[*KINDS, "heads", "layers", "mean readout", "head"])
 def test_the_largest_of_all_words_is_found(case):
     model = model_of(**{"alphabet_size": 2, **case})
-    for objective in ("max", "mean"):
-        found = searched(model, 4, objective=objective)
-        assert_is_the_largest(found, model, words_over(2, 4), engine="vmap")
+    assert_is_the_largest(searched(model, 4), model, words_over(2, 4), engine="vmap")
 
 
 @pytest.mark.quick(1)
@@ -462,7 +444,7 @@ def test_any_callable_and_a_recurrent_network():
     cases: list[tuple[Any, dict[str, Any]]] = [(model, {"flips": 2}), (lstm, {})]
     for one, given in cases:
         found = worst_input(one, 4, **given, placement=Placement(ONE))
-        largest, _ = truth(one, words_over(2, 4), **given)
+        largest = truth(one, words_over(2, 4), **given)
         np.testing.assert_allclose(found.value, largest.max(), rtol=1e-5)
 
 
