@@ -15,10 +15,9 @@ from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.transformer.layers import trace
 from jaxsens.theory import Search, worst_input
-from jaxsens.theory.certified import back_substitution
+from jaxsens.theory.certified import bound as bounding
 from jaxsens.theory.certified.averages import Counts
-from jaxsens.theory.certified.back_substitution import Outputs, readout_ranges
-from jaxsens.theory.certified.bound import certified_bound
+from jaxsens.theory.certified.bound import Outputs, certified_bound, readout_ranges
 from jaxsens.theory.certified.first_layer import FirstLayer, folded, relaxed_map
 from jaxsens.theory.certified.intervals import Ball, overlap
 from jaxsens.theory.certified.setting import settle
@@ -211,10 +210,10 @@ def deep_models() -> dict[str, Transformer]:
 
 
 @pytest.mark.quick(4)
-@pytest.mark.parametrize("most", [back_substitution.MOST_DIRECTIONS, 1])
+@pytest.mark.parametrize("most", [bounding.MOST_DIRECTIONS, 1])
 @pytest.mark.parametrize("name", deep_models())
 def test_directions_of_every_layer_hold_all_words(name, most, monkeypatch):
-    monkeypatch.setattr(back_substitution, "MOST_DIRECTIONS", most)
+    monkeypatch.setattr(bounding, "MOST_DIRECTIONS", most)
     model, symbols = deep_models()[name], np.array([0, 1])
     setting = settle(model, N, symbols, symbols, {1: 2}, None)
     last = Outputs(setting, model.config.layers - 1, FirstLayer(setting, np.arange(N)))

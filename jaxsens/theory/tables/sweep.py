@@ -23,12 +23,20 @@ from jaxsens.core.base.strict import STRICT
 from jaxsens.core.engines.options import Auto
 from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.models.adapters import as_model
+from jaxsens.core.models.parts.weighting import Softmax
+from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.placement.placement import Placement
 from jaxsens.core.sweeps.points import Point
 from jaxsens.core.sweeps.progress import Reporter
 from jaxsens.core.sweeps.sources import SEEDED, ModelSource
 from jaxsens.core.sweeps.tables import RecordTable, TablePoint
+from jaxsens.theory.certified.bound import certified_bound
+from jaxsens.theory.certified.intervals import TERMS
+from jaxsens.theory.hard_attention.checker import check
+from jaxsens.theory.hard_attention.restrict import restrict
+from jaxsens.theory.lemma5 import lemma5
 from jaxsens.theory.search.problem import Search
+from jaxsens.theory.search.worst_input import worst_input
 from jaxsens.theory.tables.record import BOUND_COLUMNS, BoundRecord
 
 BOUNDS_FORMAT = 3
@@ -180,8 +188,6 @@ def _fixed(point: Point) -> dict[int, int]:
 def _worst(
     bounds: Bounds, model: Any, point: Point, inside: Callable[[int, int | None], None], placement: Placement
 ) -> dict[str, Any]:
-    from jaxsens.theory.search.worst_input import worst_input
-
     measure = point.measure
     found = worst_input(
         model,
@@ -203,21 +209,14 @@ def _worst(
 
 def _longest_certified(source: ModelSource) -> int | None:
     """The longest input that a bound can be certified for; None for a model that has none at any length."""
-    from jaxsens.core.models.parts.weighting import Softmax
-    from jaxsens.core.models.transformer.config import TransformerConfig
-    from jaxsens.theory.certified.intervals import TERMS
-
     config = source.network
     if not isinstance(config, TransformerConfig):
         return None
-    if not all(isinstance(config.layer(k).weighting, Softmax) for k in range(config.layers)):
-        return None
-    return TERMS // config.vocabulary_size
+    softmax = all(isinstance(config.layer(k).weighting, Softmax) for k in range(config.layers))
+    return TERMS // config.vocabulary_size if softmax else None
 
 
 def _certified(model: Any, point: Point) -> dict[str, Any]:
-    from jaxsens.theory import certified_bound
-
     found = certified_bound(model, point.n, measure=point.measure.measure, fixed=_fixed(point))
     if not math.isfinite(found.value):
         raise InputError(
@@ -227,8 +226,6 @@ def _certified(model: Any, point: Point) -> dict[str, Any]:
 
 
 def _lemma5(model: Any, point: Point) -> dict[str, Any]:
-    from jaxsens.theory import lemma5
-
     found = lemma5(model, point.n, measure=point.measure.measure)
     if found.reason is not None:
         raise InputError(f"Lemma 5 has no closed form: {found.reason}")
@@ -236,8 +233,6 @@ def _lemma5(model: Any, point: Point) -> dict[str, Any]:
 
 
 def _matter(bounds: Bounds, model: Any, point: Point) -> dict[str, Any]:
-    from jaxsens.theory import check, restrict
-
     found = restrict(model, point.n, bounds.free_fraction, fixed=_fixed(point), seed=point.seed)
     verdict = check(found, model)
     if not verdict.accepted:
