@@ -126,7 +126,7 @@ def test_the_rule_for_imports_says_what_the_architecture_says():
         ("jaxsens.theory.rules", "jaxsens.core.models.parts.masks", True),
         ("jaxsens.theory.rules", "jaxsens.core.engines.vmap", False),
         ("jaxsens.theory.search.worst_input", "jaxsens.core.flip_sensitivity", True),
-        ("jaxsens.theory.hard_attention.misclassified", "jaxsens.formal.languages.named", True),
+        ("jaxsens.theory.hard_attention.restrict", "jaxsens.formal.languages.named", True),
         ("jaxsens.formal.languages.parity", "jaxsens.theory.lemma5", False),
         ("jaxsens.service.client", "jaxsens.cli", False),
         ("jaxsens.core.models.parts.masks", "jaxsens", False),

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from jaxsens.theory.certified.bound import CertifiedBound, certified_bound
 from jaxsens.theory.hard_attention.checker import Verdict, check
-from jaxsens.theory.hard_attention.misclassified import MisclassifiedPair, misclassified_pair
-from jaxsens.theory.hard_attention.restrict import restrict
+from jaxsens.theory.hard_attention.restrict import MisclassifiedPair, misclassified_pair, restrict
 from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
 from jaxsens.theory.lemma5 import Lemma5, lemma5
 from jaxsens.theory.search.problem import Search

@@ -14,11 +14,9 @@ from jaxsens import Substitute, compile_formula, flip_sensitivity
 from jaxsens.core.models.parts.masks import SlidingWindow
 from jaxsens.core.models.parts.score_positions import RelativeBias
 from jaxsens.core.sweeps.job import run
-from jaxsens.theory.hard_attention import misclassified
 from jaxsens.theory.hard_attention import restrict as restricting
 from jaxsens.theory.hard_attention.checker import check
-from jaxsens.theory.hard_attention.misclassified import misclassified_pair
-from jaxsens.theory.hard_attention.restrict import restrict
+from jaxsens.theory.hard_attention.restrict import misclassified_pair, restrict
 from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
 from jaxsens.theory.tables.restrictions import restrictions_job, table
 from tests.core.sweeps.tiny import printed, quiet
@@ -379,7 +377,7 @@ def test_a_length_too_short_is_refused_with_a_remedy():
 
 
 def test_a_wrong_certificate_would_be_noticed(monkeypatch):
-    real = misclassified.restrict
+    real = restricting.restrict
 
     def lying(model, n, *rest, **options):
         found = real(model, n, *rest, **options)
@@ -387,6 +385,6 @@ def test_a_wrong_certificate_would_be_noticed(monkeypatch):
         object.__setattr__(found, "depends_on", ())
         return found
 
-    monkeypatch.setattr(misclassified, "restrict", lying)
+    monkeypatch.setattr(restricting, "restrict", lying)
     with pytest.raises(RuntimeError, match="outputs differ"):
         misclassified_pair(hard(0), "parity", 16)
