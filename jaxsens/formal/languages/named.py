@@ -11,8 +11,7 @@ from jaxsens.core.base.strict import typed_arguments
 from jaxsens.formal.languages.base import Language
 from jaxsens.formal.languages.dyck import Dyck
 from jaxsens.formal.languages.formula import FormulaLanguage
-from jaxsens.formal.languages.memory import FlipFlop, SetComplement
-from jaxsens.formal.languages.simple import EqualBlocks, Majority, OneStar, Parity
+from jaxsens.formal.languages.simple import EqualBlocks, FlipFlop, Majority, OneStar, Parity, SetComplement
 from jaxsens.formal.logic.formulas import Formula
 
 # Each name's class, and the options that the name itself fixes.
