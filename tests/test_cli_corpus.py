@@ -14,7 +14,7 @@ import jaxsens
 from jaxsens.cli import main
 from jaxsens.core.base.errors import Problems
 from jaxsens.pretrained import corpus as single
-from jaxsens.pretrained.texts import read_texts
+from jaxsens.pretrained.corpus import read_texts
 from tests.pretrained.folders import write_folder
 
 TEXTS = [("the cat sat", "a"), ("a dog slept on the mat", "b"), ("the cat slept", "a"), ("the cat sat", "b")]
@@ -73,12 +73,12 @@ def test_what_was_stopped_is_gone_on_from(folder, monkeypatch):
 
     monkeypatch.setattr(single, "flip_sensitivity", stopping)
     assert run(folder, "--save", kept) == 130
-    assert run(folder, "--save", kept, "--table", folder / "t.json") == 0
+    assert run(folder, "--save", kept, "--table", folder / "t.csv") == 0
     assert measured == [(3, 5), (1, 8), (1, 8)]
     files = {path.name: len(jaxsens.load_result(path).tokens) for path in kept.iterdir()}
     assert files == {"n=5.parquet": 3, "n=8.parquet": 1}
-    rows = json.loads((folder / "t.json").read_text("utf-8"))
-    assert sum(row["texts"] for row in rows if row["by"] == "label") == 4
+    rows = csv.DictReader((folder / "t.csv").read_text("utf-8").splitlines())
+    assert sum(int(row["texts"]) for row in rows if row["by"] == "label") == 4
 
 
 def test_files_of_other_options_or_texts_are_not_taken(folder, capsys):

@@ -27,8 +27,6 @@ from jaxsens.core.base.errors import Problems, collecting
 from jaxsens.core.base.files import check_ending, only_inside, write_bytes
 from jaxsens.core.measures import Measure
 
-TABLES = (".csv", ".json", ".parquet")
-
 
 @dataclass(frozen=True)
 class CorpusOptions(PublishedOptions):
@@ -37,7 +35,7 @@ class CorpusOptions(PublishedOptions):
     Attributes:
         texts: A file of texts: .txt, one a line; .csv or .tsv with the columns text and label; or .jsonl.
         save: Keep every flip in this folder, in a file for each length. The same command goes on from it.
-        table: Write all rows to this file, .csv, .json or .parquet.
+        table: Write all rows to this .csv file.
         html: Write a page with the texts coloured by sensitivity.
         png: Write the tables as a picture.
         svg: Write the same as SVG.
@@ -67,8 +65,8 @@ class CorpusOptions(PublishedOptions):
             if path is not None:
                 check_ending(f"to_{method}", path, problems, f"--{method}")
                 check_output(f"--{method}", path, problems)
-        if self.table is not None and self.table.suffix not in TABLES:
-            problems.add("--table", str(self.table), f"a file that ends with {', '.join(TABLES)}")
+        if self.table is not None and self.table.suffix != ".csv":
+            problems.add("--table", str(self.table), "a file that ends with .csv")
         check_output("--table", self.table, problems)
 
 
@@ -87,7 +85,7 @@ def corpus(
         measuring: How flips are measured.
     """
     from jaxsens.pretrained import corpus as single
-    from jaxsens.pretrained.texts import read_texts
+    from jaxsens.pretrained.corpus import read_texts
 
     texts, own = list[Any](), Problems()
     arguments = measuring.objects(own)

@@ -22,9 +22,9 @@ from jaxsens.core.models.transformer.config import read_weighting
 from jaxsens.core.models.transformer.module import plain
 from jaxsens.core.sweeps.inputs import GivenWords, Symbols, TextFile
 from jaxsens.core.sweeps.sources import ModelSource, SourceKind
+from jaxsens.pretrained.corpus import read_texts
 from jaxsens.pretrained.load import ModelChanges, load_pretrained
 from jaxsens.pretrained.model import PretrainedModel
-from jaxsens.pretrained.texts import read_texts
 
 
 @dataclass(frozen=True)
