@@ -17,8 +17,7 @@ import numpy as np
 
 import jaxsens
 from jaxsens.pretrained.families.architecture import Output
-from jaxsens.pretrained.families.classifiers import KINDS
-from jaxsens.pretrained.load import load_pretrained
+from jaxsens.pretrained.load import KINDS, load_pretrained
 from tests.pretrained.oracle import CASES, ENCODER, LABELLED, SYMBOLS, Case, ids_of, reference, save, sizes_of
 
 LENGTHS = (1, 2, 17, 300)

@@ -1,5 +1,5 @@
-"""Reads a published model from a folder in the Hugging Face layout; and what it would be with other attention
-weights, another mask, or other positions.
+"""Reads a published model from a folder in the Hugging Face layout, with the head of a classifier of sequences or of
+tokens; and what it would be with other attention weights, another mask, or other positions.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ import dataclasses
 import importlib
 import math
 import os
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,11 +25,11 @@ from jaxsens.core.base.errors import InputError, Problems, check_fits, collectin
 from jaxsens.core.base.programs import DTYPES, automatic, numerics
 from jaxsens.core.base.strict import naming_arguments
 from jaxsens.core.models.parts.weighting import WEIGHTINGS, Weighting, learns_sink
+from jaxsens.core.models.transformer.layered import LAST_OTHER
 from jaxsens.core.models.transformer.parameters import Stack
 from jaxsens.pretrained.families import FAMILIES
-from jaxsens.pretrained.families.architecture import Architecture, Output, PublishedTransformer
-from jaxsens.pretrained.families.classifiers import classifier_of
-from jaxsens.pretrained.families.family import Family, StoredTensor, Tensor, stored_tensors
+from jaxsens.pretrained.families.architecture import Architecture, Classifier, Output, PublishedTransformer
+from jaxsens.pretrained.families.family import Family, StoredTensor, Tensor, norm_tensors, stored_tensors
 from jaxsens.pretrained.families.rotation import RotaryAngles
 from jaxsens.pretrained.families.weights import NARROW, Reader, check_narrow, parameters_of
 from jaxsens.pretrained.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, VOCABULARY, Folder, existing_folder
@@ -248,7 +249,6 @@ def _loaded(
     problems.raise_if_any()
     if family is None or architecture is None or (tokenizer is None and encodes):
         raise RuntimeError("a part is missing without an error")
-    stored = family.unwrapped(stored)
     found = family.found(architecture, stored, output, problems, of_classifier)
     _check_fits(found, here, dtype, problems)
     problems.raise_if_any()
@@ -333,3 +333,104 @@ def _architecture(family: Family, table: Mapping[str, Any], problems: Problems) 
     options.finish(family.name)
     problems.include(own)
     return None if own else architecture
+
+
+KINDS = {"ForSequenceClassification": "sequence", "ForTokenClassification": "token"}
+"""What the class in `architectures` ends with, and what it classifies."""
+
+
+@dataclass(frozen=True)
+class HeadNames:
+    """The names of a head's tensors, and what is between its maps.
+
+    Attributes:
+        out: the map to the scores.
+        dense: the map before it, as wide as a row; None for none.
+        activation: of that map.
+        norm: the normalisation after it; None for none.
+        bias: whether the map to the scores has a bias.
+        last: whether a sequence is read at its last symbol that is not padding.
+    """
+
+    out: str
+    dense: str | None = None
+    activation: str | None = None
+    norm: str | None = None
+    bias: bool = True
+    last: bool = False
+
+
+HEADS: dict[str, dict[str, HeadNames]] = {
+    kind: {family: HeadNames(**own) for own in listed for family in own.pop("families").split()}
+    for kind, listed in tomllib.loads(Path(__file__).with_name("classifiers.toml").read_text("utf-8")).items()
+}
+"""The heads that the library gives to families, by what they classify."""
+
+
+def classifier_of(
+    family: Family, a: Architecture, table: Mapping[str, Any], problems: Problems
+) -> tuple[Classifier, tuple[str, ...], tuple[Tensor, ...]] | None:
+    """Returns the head that a folder's config.json names, the names of its labels, and its tensors; None after adding
+    an error."""
+    named = table.get("architectures")
+    own = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else "no class"
+    kind = next((kind for end, kind in KINDS.items() if own.endswith(end)), None)
+    if kind is None:
+        remedy = f"config.json has {own}, which has no labels; give the folder of a {' or '.join(KINDS)}"
+        problems.add("output", "labels", remedy)
+        return None
+    names = HEADS[kind].get(family.name)
+    if names is None:
+        problems.add("output", "labels", f"{own}: not served; of {kind}s there are {', '.join(HEADS[kind])}")
+        return None
+    if table.get("pooler_hidden_act", "gelu") != "gelu" and family.name == "deberta-v2":
+        problems.add("config.json: pooler_hidden_act", table["pooler_hidden_act"], 'only "gelu" is served')
+    labels = _labels(table, problems)
+    activation = a.head_activation if names.activation == "classifier_activation" else names.activation
+    readout = _readout(family, names, table, problems) if kind == "sequence" else None
+    return Classifier(activation, readout), labels, tuple(_tensors(names, a, family, len(labels)))
+
+
+def _readout(family: Family, names: HeadNames, table: Mapping[str, Any], problems: Problems) -> str | None:
+    """Returns the row that a classifier of sequences reads: of a decoder with a padding symbol, the last other one."""
+    pooling = table.get("classifier_pooling", "cls")
+    if family.name == "modernbert" and pooling != "cls":
+        if pooling != "mean":
+            problems.add("config.json: classifier_pooling", pooling, '"cls" or "mean"')
+        return "mean"
+    padding = family.options(table, "", Problems("")).table.get(
+        "pad_token_id"
+    )  # its faults are noted already
+    if not names.last or padding is None or (isinstance(padding, int) and padding < 0):
+        return None
+    return f"{LAST_OTHER}{inputs.count('config.json: pad_token_id', padding, problems)}"
+
+
+def _labels(table: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
+    """The names of labels by number: two without names, unless config.json says more."""
+    named = table.get("id2label")
+    if named is None:
+        count = table.get("num_labels", 2)
+        named = {str(k): f"LABEL_{k}" for k in range(count if isinstance(count, int) else 0)}
+    found = [named.get(str(k)) for k in range(len(named))] if isinstance(named, dict) else []
+    if not found or not all(isinstance(one, str) and one for one in found):
+        problems.add(
+            "config.json: id2label", named, "a table from the numbers 0, 1, 2 ... to names of labels"
+        )
+        return ()
+    return tuple(map(str, found))
+
+
+def _tensors(names: HeadNames, a: Architecture, family: Family, labels: int) -> Iterator[Tensor]:
+    width = (a.embedding_width or a.width) if "output_map" in family.outer else a.width
+    if names.dense is not None:
+        yield from _map("dense", names.dense, width, width, a.transform_bias or names.norm is None)
+    if names.norm is not None:
+        yield from norm_tensors(a, ("classifier", "norm"), names.norm, (width,))
+    yield from _map("out", names.out, width, labels, names.bias)
+
+
+def _map(part: str, name: str, ins: int, outputs: int, bias: bool) -> Iterator[Tensor]:
+    yield Tensor(("classifier", part, "matrix"), (f"{name}.weight",), (outputs, ins), transposed=True)
+    if bias:
+        yield Tensor(("classifier", part, "bias"), (f"{name}.bias",), (outputs,))

@@ -19,8 +19,8 @@ from unittest import mock
 import numpy as np
 from safetensors.numpy import load_file, save_file
 
-from jaxsens.pretrained.families.classifiers import HEADS as HEADS_OF_LABELS
-from jaxsens.pretrained.families.classifiers import KINDS
+from jaxsens.pretrained.load import HEADS as HEADS_OF_LABELS
+from jaxsens.pretrained.load import KINDS
 from tests.pretrained.folders import weights, write_tokenizer
 
 torch: Any = importlib.import_module("torch")

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from jaxsens import load_pretrained
 from jaxsens.pretrained.families import FAMILIES
 from jaxsens.pretrained.families.architecture import Output
-from jaxsens.pretrained.families.classifiers import KINDS
+from jaxsens.pretrained.load import KINDS
 from tests.pretrained.folders import CONFIGS, tensors_of, write_folder, write_pooling
 from tests.pretrained.test_large import folder_in_bfloat16
 from tests.refusals import refused

@@ -7,13 +7,13 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from jaxsens.pretrained.families import encoders, family, learned, neox, rotary
+from jaxsens.pretrained.families import family, plain, rotary
 from jaxsens.pretrained.families.family import Family
 
 _TABLES: dict[str, dict[str, Any]] = tomllib.loads(
     Path(__file__).with_name("families.toml").read_text("utf-8")
 )
-_FUNCTIONS = {name: found for one in (learned, encoders, neox, rotary) for name, found in vars(one).items()}
+_FUNCTIONS = {name: found for one in (plain, rotary) for name, found in vars(one).items()}
 
 
 def _spelt(value: Any) -> Any:
