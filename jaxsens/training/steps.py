@@ -76,11 +76,6 @@ def one_hot_draws(
     return np.eye(laws.shape[-1])[np.argmax(places > drawn, axis=-1)]
 
 
-def initial_parameters(config: TrainableConfig, seed: int) -> Any:
-    """The parameters of a config's network before any training, drawn from `seed`."""
-    return network(config.kind).drawn(config, seed)
-
-
 def sequence_logits(config: TrainableConfig, parameters: Any, tokens: Tokens) -> Float[Array, "n logits"]:
     """The linear head at every position: row i is the model's output if the input ended there.
 
@@ -162,7 +157,7 @@ def transformation(config: OptimiserConfig) -> optax.GradientTransformation:
 
 def initial_state(config: TrainConfig) -> TrainState:
     """The state before the first step. Call it within `numerics` of the model's dtype."""
-    parameters = initial_parameters(config.model, config.seed)
+    parameters = network(config.model.kind).drawn(config.model, config.seed)
     return TrainState(parameters, transformation(config.optimiser).init(parameters))
 
 

@@ -16,7 +16,7 @@ from jaxsens import Softmax, Transformer, TransformerConfig
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.models.parts.schedules import SCHEDULES
 from jaxsens.core.models.parts.weighting import WEIGHTINGS
-from jaxsens.core.models.transformer.module import build, check_tokens
+from jaxsens.core.models.transformer.module import build, check_tokens, network
 from jaxsens.languages import Parity
 from jaxsens.training.baselines import (
     LSTM,
@@ -31,7 +31,7 @@ from jaxsens.training.baselines import (
     exact_parity_rnn,
 )
 from jaxsens.training.evaluation import cross_entropy, logits
-from jaxsens.training.steps import initial_parameters, loss_of, own_rows, readout_logits, sequence_logits
+from jaxsens.training.steps import loss_of, own_rows, readout_logits, sequence_logits
 from tests import reference
 from tests.refusals import refusal, refused
 from tests.tolerances import FORWARD
@@ -327,7 +327,7 @@ def test_the_recognition_loss_is_that_of_the_labels_at_the_readout(config):
 
 @pytest.mark.parametrize("config", [*CAUSAL, ConvolutionConfig(**SIZES)])
 def test_a_row_of_the_embedding_for_every_position_changes_no_bit_of_the_output(config):
-    parameters = initial_parameters(config, 3)
+    parameters = network(config.kind).drawn(config, 3)
     with numerics("float64"):
         # As many positions as symbols, in the type of the new tokens: one program serves both.
         word, logits = jnp.asarray(TOKENS[0, :4], int), jax.jit(partial(readout_logits, config))
@@ -346,7 +346,7 @@ def test_the_gradient_is_that_of_the_loss_for_every_kind_of_weighting(weighting,
     config = TransformerConfig(
         **SIZES, heads=2, feed_forward=5, mask=mask, weighting=weighting, layer_norm="pre"
     )
-    parameters = jax.tree.map(np.asarray, initial_parameters(config, 0))
+    parameters = jax.tree.map(np.asarray, network(config.kind).drawn(config, 0))
     rng = np.random.default_rng(1)
     targets = rng.dirichlet([1.0] * 4, size=TOKENS.shape)
 

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from jaxsens.core.base.programs import numerics
-from jaxsens.core.models.transformer.module import build
+from jaxsens.core.models.transformer.module import build, network
 from jaxsens.training.config import OptimiserConfig
 from jaxsens.training.steps import (
     batches,
-    initial_parameters,
     initial_state,
     learning_rate,
     loss_of,
@@ -123,7 +122,7 @@ def test_weight_decay_shrinks_matrices_and_embeddings_and_neither_biases_nor_nor
         )
 
     with numerics("float32"):
-        ones = jax.tree.map(np.ones_like, initial_parameters(config.model, config.seed))
+        ones = jax.tree.map(np.ones_like, network(config.model.kind).drawn(config.model, config.seed))
         updates, _ = without_gradient(ones)
     moved: dict[str, set[bool]] = {}
     for path, update in jax.tree_util.tree_flatten_with_path(updates)[0]:
