@@ -40,7 +40,12 @@ def train(config: Config, /, *, out: Out, compilation_cache: CacheFolder = None,
     """
     check_folder("train", out)
     from jaxsens.training.config import TrainConfig
-    from jaxsens.training.loop import TrainingDiverged, TrainingInterrupted
+    from jaxsens.training.loop import (
+        TrainingDiverged,
+        TrainingInterrupted,
+        training_summary,
+        write_training_plot,
+    )
     from jaxsens.training.loop import train as run
 
     with flags_named({"path": "config"}):
@@ -58,8 +63,6 @@ def train(config: Config, /, *, out: Out, compilation_cache: CacheFolder = None,
     except TrainingDiverged as error:
         print_text(console, f"failed: {error}")
         return 1
-    from jaxsens.training.curves import training_summary, write_training_plot
-
     plot, printed = write_training_plot(out), Console(quiet=quiet)
     printed.print(training_summary(out))
     print_text(printed, f"trained for {trained.step} steps; fingerprint {trained.fingerprint[:12]}")

@@ -23,8 +23,8 @@ from jaxsens.languages import Dyck, Parity, language
 from jaxsens.training import LSTM, LSTMConfig, evaluation
 from jaxsens.training.baselines import Convolution, ConvolutionConfig
 from jaxsens.training.config import TrainConfig
-from jaxsens.training.curves import read_table, training_figure, training_summary, write_training_plot
 from jaxsens.training.evaluation import accuracy, cross_entropy, logits
+from jaxsens.training.loop import read_table, training_figure, training_summary, write_training_plot
 from tests.core.report.synthetic import clashes
 from tests.refusals import refused
 
