@@ -80,10 +80,9 @@ def flax_weights_rounded(original: Any, apply: Any, parameters: Any, tokens: Any
     return original(apply, jax.tree.map(_rounded, parameters), tokens)
 
 
-def callable_weights_rounded(original: Any, tree: Any) -> Any:
+def callable_weights_rounded(original: Any, apply: Any, parameters: Any, tokens: Any) -> Any:
     """core/models."""
-    arrays, structure, fixed = original(tree)
-    return [_rounded(one) for one in arrays], structure, fixed
+    return original(apply, [_rounded(one) for one in parameters], tokens)
 
 
 def torch_weights_not_compared(original: Any, model: Any) -> str:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, cast
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -384,7 +384,8 @@ def as_model(model: Any) -> Model:
     check_is_model(model)
     if isinstance(model, tuple) and not callable(model):
         return _from_layered(*model) if isinstance(model[0], Layered) else _from_pair(*model)
-    return _from_callable(model)
+    # A callable pytree (an Equinox module, a `jax.tree_util.Partial`), or any other callable, which is a single leaf.
+    return _from_pair(operator.call, model, type(model).__name__)
 
 
 def as_inputs(
@@ -456,11 +457,13 @@ def _from_linen(module: Any, variables: Any) -> Model:
     return Model(LinenApply(module), variables, call=lambda tokens: module.apply(variables, tokens))
 
 
-def _from_pair(function: Any, parameters: Any) -> Model:
-    arrays, structure, fixed = _taken_apart(parameters)
-    apply = PairApply(function, structure, fixed)
-    _check_hashable(apply, "(function, parameters)")
-    return Model(apply, arrays, call=lambda tokens: function(parameters, tokens))
+def _from_pair(function: Any, parameters: Any, name: str = "(function, parameters)") -> Model:
+    leaves, structure = jax.tree.flatten(parameters)
+    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)]
+    fixed = (_ARRAY if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves)
+    apply = PairApply(function, structure, tuple(fixed))
+    _check_hashable(apply, name)
+    return Model(apply, arrays, call=partial(function, parameters))
 
 
 def _from_layered(model: Layered, parameters: Any) -> Model:
@@ -510,23 +513,6 @@ def _from_layered_model(model: LayeredModel) -> Model:
 def _from_torch_model(model: TorchModel) -> Model:
     model.check()
     return Model(TorchApply(model), (), call=model, vocabulary_size=model.vocabulary_size, torch=model)
-
-
-def _from_callable(model: Any) -> Model:
-    """A callable pytree (an Equinox module, a `jax.tree_util.Partial`), or any other callable, which is a single leaf:
-    the pair of a call and the callable."""
-    arrays, structure, fixed = _taken_apart(model)
-    apply = PairApply(cast(Any, operator.call), structure, fixed)
-    _check_hashable(apply, type(model).__name__)
-    return Model(apply, arrays, call=model)
-
-
-def _taken_apart(tree: Any) -> tuple[list[Any], Hashable, tuple[Any, ...]]:
-    """Returns the array leaves of a pytree, its structure, and its leaves with a mark in place of each array."""
-    leaves, structure = jax.tree.flatten(tree)
-    arrays = [leaf for leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)]
-    fixed = (_ARRAY if isinstance(leaf, jax.Array | np.ndarray) else leaf for leaf in leaves)
-    return arrays, structure, tuple(fixed)
 
 
 def _check_hashable(apply: Any, model: str) -> None:
