@@ -46,7 +46,7 @@ def words_over(alphabet: int, n: int, fixed: dict[int, int] | None = None) -> np
     return words
 
 
-def truth(model: Any, words: np.ndarray, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+def truth(model: Any, words: np.ndarray, **options: Any) -> np.ndarray:
     """The largest sensitivity of every word, by `flip_sensitivity`."""
     measured = jaxsens.flip_sensitivity(model, words, **options, placement=jaxsens.Placement(ONE))
     norms = measured.norms.reshape(len(words), -1).astype(float)
