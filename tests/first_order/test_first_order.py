@@ -309,6 +309,7 @@ VERIFIED = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")  # of the smallest changes
 @pytest.mark.quick(1, 2)
 @pytest.mark.parametrize("name", VERIFIED)
 def test_verified_flips_are_those_of_a_float64_forward_pass_and_others_are_near(name):
@@ -423,14 +424,15 @@ def test_a_poor_estimate_warns_and_its_accuracy_says_so():
 
 @pytest.mark.slow
 def test_a_users_model_is_estimated_and_verified_like_any_other():
-    """The example of the guide: it is run as it stands there."""
+    """The example of the guide: it is run as it stands there. Small changes are estimated badly."""
     names = documented("layered.md")
-    result, tokens, pair = names["result"], names["tokens"], (names["Decoder"](), names["weights"])
-    flips = list(zip(result.positions[result.exact], result.symbols[result.exact], strict=True))
-    measure = jaxsens.Function(lambda logits: jax.nn.log_softmax(logits)[7])
-    exact = jaxsens.flip_sensitivity(pair, tokens, jaxsens.Pairs(flips), measure=measure)
+    exact, tokens, pair = names["result"], names["tokens"], (names["Decoder"](), names["weights"])
     assert exact.engine.name == "incremental"
-    np.testing.assert_allclose(result.values[result.exact], exact.values, rtol=1e-3, atol=1e-6)
+    measure = jaxsens.Function(lambda logits: jax.nn.log_softmax(logits)[7])
+    with pytest.warns(jaxsens.EstimateWarning, match="in a tenth"):
+        result = jaxsens.flip_sensitivity(pair, tokens, measure=measure, engine="first-order")
+    verified = result.exact
+    np.testing.assert_allclose(result.values[verified], exact.values[verified], rtol=1e-3, atol=1e-6)
     assert accuracy_of(result).rank_correlation > 0.9
     mean = jaxsens.flip_sensitivity(pair, tokens, flips=[5], readout="mean", engine="first-order")
     assert mean.readout == "mean"
