@@ -227,7 +227,6 @@ CALLS = {
     "CountComparison": logic.CountComparison,
     "Constant": logic.Constant,
     "automaton": logic.automaton,
-    "violations": lambda formula, alphabet: logic.violations(formula, None, alphabet),
     "subformulas": logic.subformulas,
     "compare": logic.compare,
     "n_gram": logic.n_gram,

@@ -210,7 +210,7 @@ def own_arguments() -> dict[str, dict[str, Callable[[], Any]]]:
         "misclassified_pair": {"model": lambda: here["hard"], "language": lambda: "parity", "n": lambda: 8},
         "layer_norm_blowup": {"subject": lambda: here["normed"], "tokens": lambda: WORDS},
         "evaluate_tokens": {"tokens": lambda: WORDS}, "parse": {"text": lambda: "Q_0"},
-        "fragment": {"name": lambda: "counting"}, "Predicate": {"family": lambda: FAMILY, "arguments": lambda: ()},
+        "Predicate": {"family": lambda: FAMILY, "arguments": lambda: ()},
         "PredicateFamily": {"name": lambda: "f", "parameters": tuple, "function": lambda: bool},
         "CountComparison": {"terms": lambda: ((1, logic.CountLeft(MEMBER)),), "constant": lambda: 0},
         "LinearSum": {"terms": lambda: ((1, logic.CountLeft(MEMBER)),)}, "Constant": {"value": lambda: True},
@@ -241,7 +241,7 @@ def _objects() -> dict[str, Any]:
         "CertifiedBound": theory.certified_bound(model, 4), "Restriction": prepared()["restriction"],
         "TrainConfig": prepared()["config"],
         "SweepResult": jaxsens.sweep(RIGHT["models"](), **{name: one() for name, one in SWEEP.items()}),
-        "Automaton": logic.automaton(MEMBER, ["0", "1"]), "Fragment": logic.fragment("counting"), "EVEN": FAMILY,
+        "Automaton": logic.automaton(MEMBER, ["0", "1"]), "EVEN": FAMILY,
         "Parity": LANGUAGE, "Majority": languages.Majority(), "Dyck": languages.Dyck(2),
         "FlipFlop": languages.FlipFlop(), "FormulaLanguage": jaxsens.language(MEMBER, ["0", "1"]),
         "SetComplement": languages.SetComplement(4), "Client": jaxsens.service.Client("http://127.0.0.1:9", "t"),
@@ -305,10 +305,10 @@ def public_names(module: Any) -> Iterator[str]:
 
 RETURNED = {
     "AttentionStatistics", "Automaton", "CertifiedBound", "ClosingChoice", "CompiledTransformer", "CorpusRow",
-    "CriticalTemperatures", "DescribedModel", "FlipSensitivity", "Fragment", "KeptPrograms",
+    "CriticalTemperatures", "DescribedModel", "FlipSensitivity", "KeptPrograms",
     "RowChanges", "Lemma5", "MisclassifiedPair", "ModelChanges", "NamedFormula",
     "PretrainedModel", "Restriction", "SweepResult", "TrainedModel", "Verdict",
-    "Violation", "Words", "WorstInput", "Layered",
+    "Words", "WorstInput", "Layered",
 }  # fmt: skip
 """Classes whose objects functions return: users make none."""
 

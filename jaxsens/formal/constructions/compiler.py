@@ -32,8 +32,8 @@ from jaxsens.formal.constructions.operators import (
     predicate_embedding,
     since,
 )
+from jaxsens.formal.logic.evaluator import checked_formula
 from jaxsens.formal.logic.formulas import shortened
-from jaxsens.formal.logic.structure import checked_formula
 
 MARGIN = 16
 """Rounding stays below 1/16 of what scores must resolve: a score is rounded several times, a difference twice that."""

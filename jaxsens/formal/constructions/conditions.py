@@ -16,6 +16,8 @@ from jaxsens.core.base.programs import DTYPES
 from jaxsens.core.models.parts.schedules import Schedule
 from jaxsens.core.models.parts.weighting import AverageHard, LeftmostHard, RightmostHard, Softmax, Weighting
 from jaxsens.formal import logic
+from jaxsens.formal.logic.evaluator import operators_of
+from jaxsens.formal.logic.formulas import shortened
 
 KAPPA = math.log(16)
 """The fall-off per position with which a value in [0, 1] is retrieved within 1/8: half of Lemma 6's 4 e^-KAPPA."""
@@ -182,8 +184,15 @@ def refuse(formula: logic.Formula, condition: Condition, problems: Problems) -> 
     used = logic.operators(formula)
     counts = sorted(used & {"#L", "#R"})
     if condition.autoregressive:
-        for violation in logic.violations(formula, "past"):
-            problems.note("autoregressive", str(violation))
+        for part in logic.subformulas(formula):
+            for sign in sorted(operators_of(part) & {"X", "U", "#R"}):
+                remedy = f"{shortened(part)}: {sign} looks at later positions; give a formula of Y, S and #L"
+                problems.note("autoregressive", remedy)
+        for each in logic.predicates(formula):
+            if each.needs_length:
+                problems.note(
+                    "autoregressive", f"{each} depends on the word's length; give another predicate"
+                )
     if condition.name in ("leftmost-hard", "rightmost-hard") and counts:
         problems.add(
             "condition",

@@ -14,11 +14,10 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, check_fits, collecting
 from jaxsens.core.base.inputs import checked_count
 from jaxsens.formal.languages.base import CELLS, Language
-from jaxsens.formal.logic.evaluator import evaluate_tokens
+from jaxsens.formal.logic.evaluator import checked_formula, evaluate_tokens
 from jaxsens.formal.logic.formulas import Formula, shortened
 from jaxsens.formal.logic.parser import parse
 from jaxsens.formal.logic.reading import Automaton, automaton, unrolled
-from jaxsens.formal.logic.structure import checked_formula
 
 TRIES = 2**16
 """Uniform words that rejection tries before it gives up, plus `TRIES_A_WORD` for each word wanted."""

@@ -1,4 +1,5 @@
-"""What a formula means: its truth value at every position of a word. This is the specification of the compiler.
+"""What a formula is made of, and what it means: its truth value at every position of a word, which is the
+specification of the compiler.
 
 The definitions are those of sections 4.1, 4.2 and 4.4. Positions are counted from 1; arrays hold position i at index
 i - 1. Evaluation takes O(size * n) steps per word, for many words of one length at a time.
@@ -11,7 +12,7 @@ from collections.abc import Collection, Sequence, Sized
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jaxsens.core.base.errors import InputError, Written, collecting, no_rule
+from jaxsens.core.base.errors import InputError, Problems, Written, collecting, no_rule
 from jaxsens.core.base.inputs import array_of
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.formal.logic import formulas
@@ -22,11 +23,67 @@ from jaxsens.formal.logic.counting import (
     CountPredicate,
     CountRight,
     PositionPredicate,
+    Predicate,
 )
-from jaxsens.formal.logic.formulas import Formula, subformulas
-from jaxsens.formal.logic.structure import symbols
+from jaxsens.formal.logic.formulas import Formula, Symbol, subformulas
+from jaxsens.formal.logic.parser import parse
 
 Truth = Bool[np.ndarray, "*words n"]
+
+
+@typed_arguments
+def symbols(formula: Formula) -> tuple[str, ...]:
+    """The symbols that the formula names, each once, in the order of `subformulas`."""
+    return tuple(part.name for part in subformulas(formula) if isinstance(part, Symbol))
+
+
+@typed_arguments
+def predicates(formula: Formula) -> tuple[Predicate, ...]:
+    """The distinct numerical predicates, of positions and of counts."""
+    parts = (part for part in subformulas(formula) if isinstance(part, PositionPredicate | CountPredicate))
+    return tuple(dict.fromkeys(part.predicate for part in parts))
+
+
+@typed_arguments
+def operators(formula: Formula) -> frozenset[str]:
+    """Which of Y, X, S, U, #L and #R the formula uses."""
+    return frozenset().union(*(operators_of(part) for part in subformulas(formula)))
+
+
+def operators_of(part: Formula) -> frozenset[str]:
+    """Which of Y, X, S, U, #L and #R this node is or uses. Boolean connectives count as none."""
+    match part:
+        case formulas.Yesterday() | formulas.Next() | formulas.Since() | formulas.Until():
+            return frozenset({part.notation.sign})
+        case CountComparison():
+            return part.directions
+        case CountPredicate():
+            return frozenset({part.count.sign})
+    return frozenset()
+
+
+def checked_formula(
+    formula: object, alphabet: object, problems: Problems
+) -> tuple[Formula | None, tuple[str, ...]]:
+    """A formula, given as itself or as its text, and its alphabet; None, or (), after noting why one cannot be used."""
+    given = tuple(alphabet) if isinstance(alphabet, str | Sequence) else ()
+    named = all(isinstance(each, str) and each for each in given)
+    if not named or len(set(given)) < max(2, len(given)):
+        problems.add("alphabet", alphabet, 'at least two different symbols, such as "01" or ["a", "b"]')
+        given = ()
+    if isinstance(formula, str):
+        try:
+            formula = parse(formula)
+        except InputError as error:
+            problems.include(error.problems)
+            return None, given
+    if not isinstance(formula, Formula):
+        problems.add("formula", formula, 'a formula, or its text such as "Y Q_1"')
+        return None, given
+    for name in symbols(formula) if given else ():
+        if name not in given:
+            problems.note("formula", f"the alphabet {', '.join(map(repr, given))} has no {name!r}")
+    return formula, given
 
 
 @typed_arguments

@@ -42,8 +42,8 @@ from jaxsens.formal.logic.counting import (
     PositionPredicate,
     Predicate,
 )
+from jaxsens.formal.logic.evaluator import operators_of, symbols
 from jaxsens.formal.logic.formulas import Formula, shortened, subformulas
-from jaxsens.formal.logic.structure import operators_of, symbols
 
 Cell = int | str
 Thread = tuple[Cell, ...]

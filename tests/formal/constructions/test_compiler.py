@@ -229,14 +229,14 @@ def test_deep_formulas_compile():
     [
         (("Y Q_c & U", "ab"), {}, ["column"]),
         (("Y Q_c & X Q_d", "ab"), {}, ["'c'", "'d'"]),
-        (("Y Q_c & X Q_a", "ab"), {"autoregressive": True, "dtype": "f8"}, ["'c'", "X is not in", "dtype = 'f8'"]),
+        (("Y Q_c & X Q_a", "ab"), {"autoregressive": True, "dtype": "f8"}, ["'c'", "X looks at later", "dtype = 'f8'"]),
         (("#L[Q_a] > #R[Q_b]", "ab", "rightmost-hard"), {"autoregressive": True}, ["#R", "average-hard"]),
         (("odd(#L[Q_a])", "ab", "unbounded"), {"autoregressive": True}, ["Theorem 21"]),
         (("last & Y Q_a", "ab"), {"autoregressive": True}, ["depends on the word's length"]),
         (("Q_a", "a"), {}, ["at least two different symbols"]),
         (("Q_a", [["a"], ["b"]], ["temperature"]), {}, ["alphabet", "condition"]),
         (("Q_a", "ab", "hot"), {"read": "all"}, ["condition = 'hot'", "read = 'all'"]),
-        (("X Q_a", "ab", "hot"), {"autoregressive": True}, ["condition = 'hot'", "X is not in the fragment past"]),
+        (("X Q_a", "ab", "hot"), {"autoregressive": True}, ["condition = 'hot'", "X looks at later positions"]),
         ((3, "ab"), {"autoregressive": 1}, ["formula = 3", "autoregressive = 1"]),
     ],
 )  # fmt: skip

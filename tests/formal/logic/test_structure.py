@@ -1,4 +1,4 @@
-"""Formulas as values, what a compiler asks of one, and what keeps one out of a fragment."""
+"""Formulas as values, and what a compiler asks of one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jaxsens.formal.logic.counting import MODULO, ODD
 from tests.formal.logic.brute_force import truth
 from tests.formal.logic.random_formulas import formulas
 from tests.lanes import examples
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 
 
 @settings(deadline=None, max_examples=examples(100))
@@ -26,7 +26,7 @@ from tests.refusals import refusal, refused
 def test_subformulas_come_once_each_and_after_their_children(formula):
     parts = logic.subformulas(formula)
     assert parts[-1] == formula
-    assert len(set(parts)) == len(parts) == logic.size(formula)
+    assert len(set(parts)) == len(parts)
     for place, part in enumerate(parts):
         assert set(part.children) <= set(parts[:place])
 
@@ -41,103 +41,23 @@ def test_equal_parts_built_twice_are_one_subformula():
         "X Y Q_a | #L[Y Q_a] >= 1",
         str(formula),
     ]
-    assert logic.depth(formula) == 4
 
 
-def test_symbols_counts_predicates_and_operators_are_listed():
+def test_symbols_predicates_and_operators_are_listed():
     formula = logic.parse("#L[#R[Q_b] >= 2] > #L[Q_a] & odd(#L[Q_a]) | mod(3, 1) & Y Q_b")
     assert set(logic.symbols(formula)) == {"a", "b"}
-    assert [str(count) for count in logic.counts(formula)] == ["#R[Q_b]", "#L[#R[Q_b] >= 2]", "#L[Q_a]"]
     assert {str(each) for each in logic.predicates(formula)} == {"odd", "mod(3, 1)"}
     assert logic.operators(formula) == {"Y", "#L", "#R"}
-
-
-@pytest.mark.parametrize(
-    ("text", "future", "counting", "past"),
-    [
-        ("Q_a | !Q_b", False, False, True),
-        ("Y Q_a S Q_b", False, False, True),
-        ("X Q_a", True, False, False),
-        ("Y (Q_a U Q_b)", True, False, False),
-        ("odd(#L[Q_a]) & mod(3, 1)", False, True, True),
-        ("#L[Q_a] = #R[Q_a]", True, True, False),
-        ("last", False, False, False),
-        ("middle(#L[Q_a])", False, True, False),
-    ],
-)
-def test_past_future_and_counting_are_told_apart(text, future, counting, past):
-    formula = logic.parse(text)
-    assert (logic.uses_future(formula), logic.uses_counting(formula), logic.is_past(formula)) == (
-        future,
-        counting,
-        past,
-    )
 
 
 @settings(deadline=None, max_examples=examples(150))
 @given(formulas)
 def test_a_past_formula_does_not_see_what_comes_later(formula):
-    if logic.is_past(formula):
+    ahead = logic.operators(formula) & {"X", "U", "#R"}
+    if not ahead and not any(each.needs_length for each in logic.predicates(formula)):
         word = "abcab"
         assert truth(formula, word)[:3] == truth(formula, word[:3])
         assert logic.evaluate(formula, word)[:3].tolist() == logic.evaluate(formula, word[:3]).tolist()
-
-
-def named(text, within=None, alphabet=None):
-    return [
-        (str(found.subformula), found.reason)
-        for found in logic.violations(logic.parse(text), within, alphabet)
-    ]
-
-
-def test_every_violation_is_listed_with_its_reason():
-    assert named("X Q_2 & #L[Q_1] = #R[Q_3] | last", "past", "01") == [
-        ("Q_2", "the alphabet '0', '1' has no '2'"),
-        ("X Q_2", "X is not in the fragment past, which has Y, S, #L"),
-        ("Q_3", "the alphabet '0', '1' has no '3'"),
-        ("#L[Q_1] = #R[Q_3]", "#R is not in the fragment past, which has Y, S, #L"),
-        ("last", "last depends on the word's length, which the fragment past does not know"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "within", "excluded"),
-    [
-        ("Y Q_a & X Q_a", "LTL[Y,X]", []),
-        ("Y Q_a & X Q_a", "LTL[ Y ]", ["X Q_a"]),
-        ("Q_a S Y Q_a", "LTL[S,U]", ["Y Q_a"]),
-        ("Q_a S Y Q_a U Q_b", "LTL[Y,S]", ["Y Q_a U Q_b"]),
-        ("odd & Y Q_a", "LTL[Y]", ["odd"]),
-        ("odd & last & Y Q_a", "LTL[Y,predicates]", []),
-        ("odd(#L[Q_a]) & last & #R[Q_a] >= 1", "counting", []),
-        ("odd(#L[Q_a]) & last & #R[Q_a] >= 1", "counting-left", ["last", "#R[Q_a] >= 1"]),
-        ("odd(#L[Y Q_a])", "LTL[Y]", ["odd(#L[Y Q_a])"] * 2),
-        ("Q_a & !Q_b", "Boolean", []),
-        ("Q_a S Q_b & X #R[Q_a] = 1 & prime", "everything", []),
-    ],
-)
-def test_fragments_have_what_their_names_say(text, within, excluded):
-    assert [part for part, _ in named(text, within)] == excluded
-
-
-@settings(deadline=None, max_examples=examples(150))
-@given(formulas)
-def test_the_past_fragment_is_what_structure_calls_past(formula):
-    assert (logic.violations(formula, "past") == ()) == logic.is_past(formula)
-    assert logic.violations(formula, "everything") == ()
-
-
-def test_a_refusal_holds_all_violations():
-    with refusal("formula") as caught:
-        logic.validate(logic.parse("X Q_2 & Y Q_3"), "LTL[Y]", "01")
-    assert str(caught.value).count("\n  - ") == 3
-    refused("formula", logic.validate, logic.parse("X Q_1"), "LTL[Y]")
-    logic.validate(logic.parse("Y Q_1"), "LTL[Y]", "01")
-
-
-@pytest.mark.parametrize("name", ["", "LTL", "LTL[]", "LTL[Z]", "LTL[Y;X]", "future"])
-def test_an_unknown_fragment_is_refused_with_the_known_ones(name):
-    refused("", logic.fragment, name)
 
 
 A, B = logic.Symbol("a"), logic.Symbol("b")
@@ -170,7 +90,7 @@ def test_two_separately_built_shared_formulas_are_compared_without_unfolding_the
 
     assert doubled(200) == doubled(200)
     assert doubled(200) != doubled(201)
-    assert logic.size(doubled(200)) == 201
+    assert len(logic.subformulas(doubled(200))) == 201
 
 
 def test_a_formula_pickled_in_another_process_is_found_in_a_dictionary_here():
