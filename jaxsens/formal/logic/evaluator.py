@@ -82,7 +82,9 @@ def checked_formula(
         return None, given
     for name in symbols(formula) if given else ():
         if name not in given:
-            problems.note("formula", f"the alphabet {', '.join(map(repr, given))} has no {name!r}")
+            problems.note(
+                "formula", f"{Symbol(name)}: the alphabet {', '.join(map(repr, given))} has no {name!r}"
+            )
     return formula, given
 
 
