@@ -93,9 +93,10 @@ def test_kept_in_bfloat16_and_split_a_model_has_the_same_numbers(
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore::jaxsens.PrecisionWarning")  # of the flips that change least
 def test_a_model_larger_than_a_device_is_measured_on_several(tmp_path: Path):
     """The budget of each device is less than the model, and more than its part of it and three whole layers."""
-    options = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 16, "num_attention_heads": 4}
+    options = {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 12, "num_attention_heads": 4}
     folder = folder_in_bfloat16(tmp_path, "llama", options)
     whole = jaxsens.load_pretrained(folder)
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(whole.parameters))
