@@ -86,7 +86,8 @@ def measured(given: dict[str, Any], folder: Path) -> pd.DataFrame:
 def table(rows: pd.DataFrame) -> str:
     """Returns a line for each language and model: in each bin the mean over seeds, with the least and largest."""
     lines = []
-    for named, own in rows.groupby(["language", "model"], sort=False):
+    groups: Any = rows.groupby(["language", "model"], sort=False)
+    for named, own in groups:
         each = own.groupby("least")["accuracy"].agg(["mean", "min", "max"]).to_numpy()
         several = own["seed"].nunique() > 1
         cells = (f"{mean:.3f}" + (f" [{low:.2f}, {high:.2f}]" if several else "") for mean, low, high in each)
@@ -97,12 +98,13 @@ def table(rows: pd.DataFrame) -> str:
 
 def figure(rows: pd.DataFrame, title: str) -> Figure:
     """Draws a panel for each bin: models by languages, with the mean accuracy over the seeds in each cell."""
-    bins = [*rows.groupby(["least", "largest"])]
+    bins: list[Any] = [*rows.groupby(["least", "largest"])]
     languages, models = (list(rows[name].unique()) for name in ("language", "model"))
     size = (len(bins) * (0.75 * len(languages) + 0.5) + 1.6, 0.5 * len(models) + 1.9)
     drawn = Figure(figsize=size, layout="constrained")
     drawn.suptitle(title)
-    places, image = drawn.subplots(1, len(bins), sharey=True, squeeze=False)[0], None
+    places = drawn.subplots(1, len(bins), sharey=True, squeeze=False)[0]
+    image: Any = None
     for axes, ((least, largest), own) in zip(places, bins, strict=True):
         means = own.pivot_table("accuracy", "model", "language").loc[models, languages].to_numpy()
         for (i, j), value in np.ndenumerate(means):

@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -115,7 +116,8 @@ def figure(slopes: pd.DataFrame, points: pd.DataFrame, predicted: Powers, statis
         for axes, family in zip((of_log, of_power), FAMILIES, strict=True):
             of_family = slopes.query("family == @family").sort_values(by="a")
             fit, local = of_family[of_family["low"].isna()], of_family.dropna()
-            for k, ((low, high), rows) in enumerate(local.groupby(["low", "high"])):
+            pieces: Any = local.groupby(["low", "high"])
+            for k, ((low, high), rows) in enumerate(pieces):
                 style = line_style(k)
                 label = f"n = {low:g} to {high:g}"
                 drawing = {"ls": style.linestyle, "color": style.colour, "label": label}

@@ -19,8 +19,7 @@ from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.sweeps.job import Named, RowsJob
 from jaxsens.theory.hard_attention.checker import check
-from jaxsens.theory.hard_attention.misclassified import misclassified_pair
-from jaxsens.theory.hard_attention.restrict import restrict
+from jaxsens.theory.hard_attention.restrict import misclassified_pair, restrict
 from jaxsens.theory.hard_attention.restriction import Restriction, RestrictionRefused
 
 LENGTHS = (64, 128, 256, 512, 1024)

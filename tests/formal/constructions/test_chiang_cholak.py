@@ -188,7 +188,8 @@ def test_models_are_ordinary_transformers_with_hashable_marks():
     assert (model.config.width, model.config.heads, model.config.layers) == (10, 2, 2)
     assert parity(layer_norm=True).config.width == 20
     assert (first().config.width, first(layer_norm=True).config.width) == (6, 12)
-    assert not first(log_length=True).config.layer(0).weighting.bounded
+    growing: Any = first(log_length=True).config.layer(0).weighting
+    assert not growing.bounded
     assert all(make().config.bounded for make in MAKERS.values())
     assert model.outputs is None
     assert first().outputs == (5,)

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from functools import lru_cache
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -317,7 +318,8 @@ def test_the_control_has_the_parameters_of_the_temperature_version_and_promises_
         np.testing.assert_array_equal(one, other)
     assert wrong(hot, entry.formula, words(len(entry.alphabet), 12)) > 0
     assert hot.config.bounded
-    assert all(hot.config.layer(k).weighting.bounded for k in range(hot.config.layers))
+    weightings: list[Any] = [hot.config.layer(k).weighting for k in range(hot.config.layers)]
+    assert all(weighting.bounded for weighting in weightings)
     assert hot.exact_length is None
     assert compile_formula("Q_1", "01", "bounded-softmax").promise.exact
 

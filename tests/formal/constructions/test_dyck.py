@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -158,7 +160,8 @@ def test_the_control_does_not_compute_it_and_its_flips_fade():
     """Bounded embeddings at temperature 1: wrong outputs, and the average of errors moves by O(1/n) (Hahn, Lemma 5)."""
     model = dyck(2, "bounded-softmax", read="before-rounding")
     assert model.config.bounded
-    assert all(model.config.layer(k).weighting.bounded for k in range(model.config.layers))
+    weightings: list[Any] = [model.config.layer(k).weighting for k in range(model.config.layers)]
+    assert all(weighting.bounded for weighting in weightings)
     assert not model.promise.exact
     assert wrong(model, every_word(4, 4)) > 0
     assert model.outputs is not None
