@@ -191,6 +191,7 @@ def test_the_schema_takes_every_config_of_a_sweep_and_no_mistake(capsys):
         assert not valid({"lengths": [8, 16], "variants": ["softmax"], **wrong}), wrong
 
 
+@pytest.mark.long
 def test_measure_agrees_with_the_library_and_is_the_sweeps_point(tmp_path, capsys):
     saved = tmp_path / "result.parquet"
     arguments = ["--n", "12", "--seed", "3", "--inputs", "2", "--measure", "l1", "--json", "--save", saved]
@@ -231,6 +232,7 @@ def keys_of(value):
     return [*(value if isinstance(value, dict) else []), *(key for one in inside for key in keys_of(one))]
 
 
+@pytest.mark.long
 def test_measure_reads_the_model_of_a_sweeps_config_and_options_win(config, capsys):
     code, out, _ = run(
         capsys, "measure", "--config", config, "--n", "6", "--json", "--flips", "substitute", "sample=3"
@@ -250,6 +252,7 @@ def test_a_word_may_be_numbers_and_gets_the_end_symbol(capsys):
     assert json.loads(out)["tokens"] == [[11, 0, 3, 12]]
 
 
+@pytest.mark.long
 def test_measure_takes_a_construction_in_a_condition(capsys):
     options = ["construction=parity", "condition=bounded-softmax", "read=everything", "dtype=float64"]
     code, out, _ = run(capsys, "measure", "--model", *options, "--tokens", "0110", "--json")
@@ -365,6 +368,7 @@ def test_without_a_file_it_is_said_that_nothing_was_written(stopped, tmp_path, c
     assert "nothing was written: --save FILE keeps them" in err
 
 
+@pytest.mark.long
 def test_an_estimate_that_is_stopped_keeps_nothing(stopped, tmp_path, capsys):
     stopped(1)
     file = tmp_path / "flips.parquet"

@@ -61,6 +61,7 @@ def test_tables_are_those_of_the_library(folder, capsys):
     assert "not listed: 6 in fewer than 3 texts" in printed
 
 
+@pytest.mark.long
 def test_what_was_stopped_is_gone_on_from(folder, monkeypatch):
     kept, measured = folder / "kept", []
     real = single.flip_sensitivity

@@ -42,6 +42,7 @@ def text(tmp_path):
     return tmp_path / "text.txt"
 
 
+@pytest.mark.long
 def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, capsys):
     page, saved = tmp_path / "o.html", tmp_path / "o.parquet"
     options = ("--flips", "neighbours", "k=3", "--readout", "mean", "--html", page, "--save", saved)
@@ -85,7 +86,7 @@ def test_the_log_probability_of_a_token_of_standard_input(decoder, capsys, monke
     assert told["pieces"] == ["the", "cat", "sat", "on", "the", "mat"]
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("flips", "replacement"),
     [
@@ -152,6 +153,7 @@ def test_a_page_is_written_for_other_models_too(tmp_path, capsys):
     assert 'class="text numbers"' in page.read_text("utf-8")
 
 
+@pytest.mark.long
 def test_the_readout_is_that_of_the_folder_as_the_help_of_both_commands_says(tmp_path, capsys):
     write_folder(tmp_path, "bert")
     write_pooling(tmp_path, pooling_mode_mean_tokens=True)

@@ -55,6 +55,7 @@ def test_help_fits_80_columns_and_states_defaults_that_are_none_of_pythons(comma
     assert "(default: False)" not in text
 
 
+@pytest.mark.long
 def test_bad_values_are_answered_together_without_loading_pandas():
     code = (
         "import sys; from jaxsens.cli import main\nassert main(['measure', '--n', '1', '--top', '-1']) == 2\n"
@@ -66,6 +67,7 @@ def test_bad_values_are_answered_together_without_loading_pandas():
     assert "--top = -1" in ran.stderr
 
 
+@pytest.mark.long
 def test_flips_of_a_formula_are_shown_by_the_names_of_its_symbols(capsys):
     arguments = ["--model", "formula=Y Q_a", "alphabet=b,a", "autoregressive=true", "--tokens", "abba"]
     assert main(["measure", *arguments]) == 0
@@ -178,6 +180,7 @@ def test_help_is_read_in_any_encoding(encoding, monkeypatch):
         check(*written(encoding, monkeypatch, command, "--help"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_signs_that_an_encoding_lacks_are_ascii_and_characters_of_a_text_are_escapes(
     encoding, tmp_path, monkeypatch

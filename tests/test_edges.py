@@ -218,6 +218,7 @@ def test_a_file_of_words_that_is_none_is_not_shown(tmp_path):
 # Mutated inputs
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_mutated_inputs_end_in_an_error_with_words_or_a_result(kind):
     tally = Tally()

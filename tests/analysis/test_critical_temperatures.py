@@ -35,6 +35,7 @@ def share_of_maximum(scores: np.ndarray, beta: float) -> float:
     return 1 / math.fsum(math.exp(-beta * (max(scores) - s)) for s in scores)
 
 
+@pytest.mark.long
 @given(scores=ROWS)
 def test_at_the_critical_temperature_the_maximum_has_half_of_the_weight(scores):
     beta = float(critical_inverse_temperature(scores))
@@ -83,6 +84,7 @@ def critical(gaps: np.ndarray) -> float:
         return float(high / g[1])
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "gaps",
     [
@@ -121,6 +123,7 @@ def small_model(**changes: Any) -> jaxsens.Transformer:
 WORD = np.random.default_rng(0).integers(0, 3, 24)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("mask", ["none", "future", "strict-future"])
 def test_a_model_at_its_critical_temperature_has_a_largest_weight_of_half(mask):
     found = critical_temperatures(small_model(mask=mask, layers=1), WORD)

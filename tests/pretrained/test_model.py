@@ -119,6 +119,7 @@ def test_the_readout_of_a_sentence_encoder_is_its_pooling(options, readout, tmp_
     assert jaxsens.load_pretrained(tmp_path, output="logits").layered.readout == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("pooling", "activation", "served"),
     [("mean", "linear.Identity", True), ("cls", "activation.Tanh", True),
@@ -235,6 +236,7 @@ def classifier(
     return folder
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["vmap", "incremental"])
 def test_a_label_is_measured_against_another_one_by_name(tmp_path, engine):
     model = jaxsens.load_pretrained(classifier(tmp_path), output="labels", dtype="float64")
@@ -249,6 +251,7 @@ def test_a_label_is_measured_against_another_one_by_name(tmp_path, engine):
     assert jaxsens.load_result(tmp_path / "found.parquet").measure == found.measure
 
 
+@pytest.mark.long
 def test_the_command_says_the_label(tmp_path, capsys):
     folder = str(classifier(tmp_path))
     asked = ("--output", "labels", "--measure", "log-probability", "token=neutral", "--flips", "delete")

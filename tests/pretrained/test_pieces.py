@@ -142,6 +142,7 @@ def test_each_symbol_is_shown_where_it_stands(kind, text, shown, tmp_path):
     assert "".join((space or "|" * (k > 0)) + own for k, (space, own) in enumerate(pieces)) == shown
 
 
+@pytest.mark.long
 def test_pictures_and_files_have_the_text_itself(tmp_path):
     write_folder(tmp_path, "bert")
     model, text = jaxsens.load_pretrained(tmp_path), "the CAT,\nsat"

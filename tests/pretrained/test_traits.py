@@ -60,7 +60,7 @@ TRIED = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.quick(1, 4)
+@pytest.mark.quick(0, 4)
 @TRIED
 def test_every_engine_gives_what_two_forward_passes_differ_by(family, name, tmp_path):
     model, ids, readout = tried(family, name, tmp_path)
@@ -111,6 +111,7 @@ def nearly_equal_symbols(model: jaxsens.pretrained.PretrainedModel) -> jaxsens.p
     return dataclasses.replace(model, parameters={**model.parameters, "embedding": near})
 
 
+@pytest.mark.long
 def test_a_mask_that_scales_all_rows_is_refused_and_is_no_neighbour(tmp_path):
     model = model_of(tmp_path, "esm", "token dropout")
     ids = RECORDED["esm", "token dropout"].ids
@@ -174,6 +175,7 @@ def rows(model: jaxsens.pretrained.PretrainedModel, ids: list[int] = IDS) -> np.
     return np.asarray(model(ids))
 
 
+@pytest.mark.long
 def test_a_temperature_multiplies_scores(tmp_path):
     """Queries that are log n times as large make the same scores."""
     model = tiny_model(tmp_path, "gpt2")
@@ -189,6 +191,7 @@ def test_a_temperature_multiplies_scores(tmp_path):
     np.testing.assert_allclose(rows(ModelChanges(same).of(model)), rows(model), rtol=1e-10)
 
 
+@pytest.mark.long
 def test_a_window_and_a_mask_are_those_of_a_model_that_has_them(tmp_path):
     wide, narrow = (
         tiny_model(tmp_path / name, "mistral", sliding_window=w) for name, w in (("a", None), ("b", 3))
@@ -225,6 +228,7 @@ def test_the_first_layers_alone(tmp_path):
     np.testing.assert_allclose(rows(first), rows(expected), rtol=1e-12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "changes",
     [
@@ -263,6 +267,7 @@ def test_what_a_model_cannot_change_is_refused_by_name(tmp_path):
         assert said in str(caught.value)
 
 
+@pytest.mark.long
 def test_a_flip_that_changes_an_expert_is_exact(tmp_path):
     """The router of the first layer chooses other experts for a row after one of the flips at least."""
     model = model_of(tmp_path, "mixtral", "defaults", dtype="float64")

@@ -46,6 +46,7 @@ def client(service):
         yield client
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "asked",
     [
@@ -157,6 +158,7 @@ def test_the_same_question_is_the_same_job_and_is_answered_from_the_store(servic
     assert service.ask(model="tiny", tokens=[2, 2, 1, 0], measure="l1").json()["id"] != first.json()["id"]
 
 
+@pytest.mark.long
 def test_a_name_at_the_hub_is_the_model_in_its_local_cache(client):
     found, wanted = (client.flip_sensitivity(name, "the cat sat", "neighbours") for name in ("hub", "cats"))
     assert np.array_equal(found.values, wanted.values)
@@ -274,6 +276,7 @@ def test_a_cancelled_job_ends_its_step_and_is_measured_whole_when_it_is_asked_ag
     service.http.delete(f"/v1/measurements/{job}")
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_is_started_again_and_its_job_ends(service):
     job = service.ask(**SLOWLY, tokens=[0, 2] * 12).json()["id"]
     service.until(job, lambda one: one["state"] == "running")
@@ -395,6 +398,7 @@ def test_a_panic_in_a_worker_is_an_answer_and_the_service_goes_on(service):
     assert service.workers() == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("function", "why"),
     [("nothing:make", "No module named 'tests.service.nothing'"), ("served:tiny", "Is a directory")],

@@ -117,6 +117,7 @@ def test_problems_of_the_table_are_reported_together():
     refused("bounds.restart bounds.free_fraction bounds.worst", parse_sweep_config, text)
 
 
+@pytest.mark.long
 def test_soft_and_hard_attention_each_get_what_applies():
     sweep = tiny_sweep(after=ASKED)
     soft = answer(requests(sweep)[0])
@@ -331,7 +332,7 @@ def test_a_restriction_that_some_points_lack_is_not_spoken_of_as_if_all_had_it()
     assert sections[-1].bullets[-1] == "leftmost-hard: no restriction at 6 of 10 points (refused)."
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("others", [0, 2])
 def test_every_certified_variant_has_a_panel_and_a_missing_closed_form_is_said(others):
     names = ["softmax", "pn", *(f"other-{k}" for k in range(others))]

@@ -92,6 +92,7 @@ def test_the_cross_entropy_is_the_sum_over_all_prefixes(kind, name, lengths):
             assert found.choice is None
 
 
+@pytest.mark.long
 def test_the_standard_error_is_how_the_means_of_other_samples_scatter():
     model, learned = predictor(2), Parity(0.3)
     found = [cross_entropy(model, learned, 5, words=50, seed=seed) for seed in range(200)]

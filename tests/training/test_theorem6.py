@@ -90,6 +90,7 @@ def tokens_of(directory: Path, name: str, n: int, seed: int) -> tuple[Any, Any]:
     return result.tokens, result
 
 
+@pytest.mark.long
 def test_points_and_evaluations_are_what_the_library_says(finished):
     model, parity = load_checkpoint(finished / "models" / "lstm").model, Parity(0.5)
     for n in (2, 6):
@@ -111,6 +112,7 @@ def test_points_and_evaluations_are_what_the_library_says(finished):
     assert (state.points, state.of_points, state.records) == (12, 12, {"evaluation": (12, 12)})
 
 
+@pytest.mark.long
 def test_brackets_have_a_choice_and_a_recogniser_has_accuracy_and_margin(tmp_path):
     assert ended(parse_theorem6_config(DYCK + RECOGNISER), tmp_path) == [(2, 2, 2), (2, 2, 2), (2, 2, 2)]
     dyck = Dyck(2, 0.4)

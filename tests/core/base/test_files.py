@@ -192,6 +192,7 @@ for path, name in json.loads(sys.argv[1]):
 """
 
 
+@pytest.mark.long
 def test_a_file_takes_no_more_than_its_size_allows_and_is_one_clear_error(tmp_path):
     paths = [(str(tmp_path / f"{k}.parquet"), name) for k, name in enumerate(MADE)]
     for path, name in paths:
@@ -276,6 +277,7 @@ def test_every_flipped_bit_is_noticed_or_without_effect(tmp_path):
             assert read_sealed(path, "thing") == content
 
 
+@pytest.mark.long
 @pytest.mark.needs("cli", "service")
 def test_a_name_on_the_command_line_does_nothing_to_a_terminal(tmp_path):
     (place := tmp_path / "a\x1b[2Jb").write_text("a file")

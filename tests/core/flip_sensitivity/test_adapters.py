@@ -65,6 +65,7 @@ def models():
     }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", models())
 def test_every_kind_of_model_is_measured_like_a_loop_over_its_own_calls(kind):
     model, call = models()[kind]
@@ -128,6 +129,7 @@ class NnxDrawing(nnx.Module):
         return y if self.scale is None else y + self.scale * jax.random.normal(key, y.shape)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("made", "training", "random"),
     [

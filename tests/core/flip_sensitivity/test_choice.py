@@ -69,6 +69,7 @@ def test_many_inputs_of_a_call_share_its_programs_and_few_flips_are_not_worth_a_
     assert (chosen(model(2), 1024).name, chosen(model(2), 1024, count=2).name) == ("incremental", "vmap")
 
 
+@pytest.mark.long
 def test_the_second_request_of_a_process_for_a_program_counts_many_and_its_result_says_so():
     subject, word = model(1, width=8), np.append(np.random.default_rng(0).integers(0, 2, 30), 2)
     first = jaxsens.flip_sensitivity(subject, word)

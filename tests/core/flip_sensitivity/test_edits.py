@@ -42,7 +42,7 @@ def truth(model, words, flips, copies):
 # Against the definition
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(
     "model",
     [
@@ -81,7 +81,7 @@ EDITS = Delete(), Repeat(2), Pairs([(3, 0), (15, 4)]), Substitute(groups=[(1, 2,
 
 
 @pytest.mark.filterwarnings("ignore::jaxsens.PrecisionWarning", "ignore::jaxsens.UnchangedWarning")
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(("mask", "options"), MASKED)
 def test_rows_that_an_edit_changes_give_what_forward_passes_differ_by(mask, options):
     model = Transformer(CONFIG.replace(mask=mask, **options), seed=3)
@@ -101,6 +101,7 @@ def test_auto_recomputes_only_changed_rows_where_a_mask_leaves_many_as_they_are(
             assert jaxsens.explain(model, 512, flips, engine=jaxsens.Auto(calls=1000)).engine.name == name
 
 
+@pytest.mark.long
 def test_several_inputs_a_sample_and_a_file(tmp_path):
     words = np.stack([WORD, [1, 1, 0, 2, 4, 3, 5]])
     whole = flip_sensitivity(MODEL, words, flips=Repeat(), measure="linf")
@@ -128,6 +129,7 @@ def test_reserved_symbols_are_not_inserted_and_special_ones_not_repeated():
     assert repeated.positions.tolist() == [1, 3, 4, 5]
 
 
+@pytest.mark.long
 def test_models_of_others_and_their_functions():
     table = np.asarray(np.random.default_rng(0).normal(size=(6, 3)), np.float32)
     rows = lambda tokens: jnp.cumsum(jnp.asarray(table)[tokens], axis=0)  # noqa: E731

@@ -25,7 +25,7 @@ def growth(subject, engine):
     return np.log2(many / few)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("engine", "options", "exponent"),
     [
@@ -156,6 +156,7 @@ COUNTED = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", COUNTED)
 def test_operations_and_memory_read_off_a_config_are_those_counted_of_its_program(name):
     config = small(**{"width": 16, "head_width": 8, **COUNTED[name]})

@@ -193,6 +193,7 @@ CHANGES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_call_that_differs_is_refused_and_told_in_what(partial, name):
     changes, names = CHANGES[name]
@@ -237,6 +238,7 @@ def closing_over(array, factor=1.0):
     return lambda tokens: factor * array[tokens].sum(0)
 
 
+@pytest.mark.long
 def test_a_function_of_ones_own_is_completed_though_it_is_made_anew(tmp_path):
     table = np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
     options: dict[str, Any] = {"flips": 3, "placement": Placement(batch_size=2)}

@@ -137,6 +137,7 @@ def test_activation_changes_keep_the_digits_that_their_inputs_have(name, dtype, 
     check_activation(name, dtype, data.draw(PAIRS[dtype]))
 
 
+@pytest.mark.quick(4)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_changes_on_a_grid_of_sizes(name, dtype):
@@ -266,6 +267,7 @@ def some(names, quick):
     return [pytest.param(name, marks=() if name in quick else pytest.mark.long) for name in names]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("name", some(FUNCTIONS, QUICK))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_no_change_of_a_plain_function_is_called_resolved_and_off(name, dtype):
@@ -273,6 +275,7 @@ def test_no_change_of_a_plain_function_is_called_resolved_and_off(name, dtype):
     assert [one.wrong for one in found] == [0, 0], found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", some(OF_OUTPUT, QUICK_OF_OUTPUT))
 @pytest.mark.parametrize("engine", some(ENGINES, ["difference"]))
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.long)])

@@ -176,6 +176,7 @@ class Named(LayeredModel):
         return [f"<{one}>" for one in ids]
 
 
+@pytest.mark.long
 def test_a_measurement_keeps_the_strings_of_what_it_read_and_inserted():
     config = jaxsens.TransformerConfig(alphabet_size=6, width=4, heads=1, layers=1, feed_forward=4)
     plain = jaxsens.Transformer(config)

@@ -84,6 +84,7 @@ def test_what_is_kept_of_decisions_is_that_of_a_loop_over_points(measured):
     assert models["average"].max() > 0
 
 
+@pytest.mark.long
 def test_a_sample_of_flips_has_averages_only_and_other_norms_nothing(measured):
     results, _ = measured
     words = next(iter(results.values())).tokens
@@ -275,6 +276,7 @@ VERDICTS = {
 }
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("case", VERDICTS)
 def test_a_law_of_the_distance_is_stated_only_where_it_explains_something(case):
     law, verdict = VERDICTS[case]
@@ -297,6 +299,7 @@ def test_a_law_of_the_distance_is_stated_only_where_it_explains_something(case):
     assert last.row["verdict"] == verdict.value
 
 
+@pytest.mark.long
 def test_a_sweep_whose_flips_have_distances_reports_them(tmp_path):
     sweep = tiny_sweep("lengths = [4, 6]", "lengths = [12, 16]")
     assert run_sweep(sweep, tmp_path, sweep.points[:4], quiet()).exit_code == 0

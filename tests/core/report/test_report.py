@@ -123,6 +123,7 @@ def test_variants_with_the_same_numbers_to_the_last_bit_are_remarked():
     assert remark.startswith("softmax and masked have bitwise equal numbers at every length and seed. ")
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("shape", [NARROW, SHAPES["one"], SHAPES["two"]])
 def test_every_figure_fits_a_narrow_screen_and_the_columns_of_a_paper(shape):
     table = points({name: {"mean": power(0), "max": power(0)} for name in ("a", "b", "lstm")})

@@ -112,6 +112,7 @@ SWEEPS = {
 SIZES = {"one length": ([8], 3), "two lengths": ([8, 16], 3), "one seed": (LENGTHS, 1), "one point": ([8], 1)}
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("case", SWEEPS)
 def test_what_is_said_of_a_sweep_and_that_every_length_of_it_is_drawn(case, tmp_path, monkeypatch):
     (law, said), (planned, seeds) = SWEEPS[case], SIZES.get(case, (LENGTHS, 3))
@@ -202,6 +203,7 @@ def test_the_latex_table_has_a_row_for_each_exponent_with_names_escaped():
     ]
 
 
+@pytest.mark.long
 def test_a_report_has_figures_in_the_format_and_width_of_a_paper(tmp_path):
     result = sweep_data(points({"a": {"mean": power(-1)}}))
     for format in ("pdf", "svg", "png"):

@@ -139,6 +139,7 @@ def test_each_flip_has_the_gap_of_the_formula(language, options, length, engine,
     np.testing.assert_allclose(result.norms, gaps(model, tokens), rtol=1e-9, atol=rounding)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("n", [63, 256])
 def test_any_flip_moves_paritys_logit_as_one_over_n_square(n):
     model = parity(sharpness=0.8)
@@ -169,6 +170,7 @@ def test_firsts_gap_is_the_attention_weight_of_the_first_symbol(options, e_c):
 # Layer normalisation
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("language", "pairs"), [("parity", 10), ("first", 6)])
 def test_layer_norm_without_epsilon_keeps_the_gap_at_any_length(language, pairs):
     model = MAKERS[language](layer_norm=True)
@@ -361,7 +363,7 @@ def test_nothing_in_it_depends_on_n():
             assert np.abs(term.values(97)).max() <= 97**2
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @BOTH
 @DTYPES
 def test_every_flip_changes_the_output_by_one(autoregressive, dtype):

@@ -84,6 +84,7 @@ def promised() -> set[tuple[str, str, bool]]:
     }
 
 
+@pytest.mark.long
 def test_every_named_formula_is_promised_where_the_paper_gives_it():
     """So that no test above is skipped by a compiler that refuses too much."""
     given = promised()
@@ -324,6 +325,7 @@ def test_the_control_has_the_parameters_of_the_temperature_version_and_promises_
     assert compile_formula("Q_1", "01", "bounded-softmax").promise.exact
 
 
+@pytest.mark.long
 def test_another_weighting_changes_nothing_else_of_a_network_and_promises_nothing():
     network = compile_formula("odd(#L[Q_1])", "01", "temperature-bounded", read="everything")
     warm = network.with_weighting("softmax")
@@ -371,7 +373,7 @@ CASES = [
 ]
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(("text", "condition", "autoregressive"), CASES)
 def test_all_passes_agree(text, condition, autoregressive):
     model = compile_formula(text, "01", condition, autoregressive=autoregressive)

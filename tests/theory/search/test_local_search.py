@@ -408,7 +408,7 @@ def test_the_largest_of_all_words_is_found(case):
     assert_is_the_largest(searched(model, 4), model, words_over(2, 4), engine="vmap")
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("norm", ["l1", "linf"])
 def test_three_symbols_fixed_positions_norms_and_outputs(norm):
     model = model_of()
@@ -427,6 +427,7 @@ def test_with_an_end_symbol_the_value_is_that_of_flip_sensitivity_as_it_is():
     assert (again.argmax.position, again.argmax.symbol) == (found.position, found.symbol)
 
 
+@pytest.mark.long
 def test_only_some_symbols():
     model = model_of()
     found = worst_input(model, 4, flips=[3, 1], engine="vmap", placement=Placement(ONE))
@@ -486,6 +487,7 @@ def test_an_output_that_is_not_finite_is_refused():
     assert "not finite" in refused("model", worst_input, model, 4, 2, placement=Placement(ONE))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [bool, np.uint8])
 def test_outputs_that_cannot_be_subtracted_as_they_are_are_searched_as_numbers(kind):
     table = jax.numpy.asarray([[0, 250], [250, 3], [7, 9]], kind)

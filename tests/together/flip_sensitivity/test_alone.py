@@ -82,7 +82,7 @@ def wrong(name: str) -> Any:
 GROUPS = Substitute([0, 1, 2], groups=[(k, k + 1) for k in range(0, 20, 2)])
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("name", "tokens", "flips", "measure"),
     [

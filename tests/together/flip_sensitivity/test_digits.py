@@ -56,7 +56,7 @@ def some(found: jaxsens.FlipSensitivity) -> slice:
     return slice(None, None, -(-len(found) // 10))
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-13)])
 def test_changes_far_below_the_rounding_of_the_output_have_digits(dtype, tolerance):
     """Where nearly all weight is on keys of one value: 8e-19, and 2e-35 where scores are too large for float32."""
@@ -199,6 +199,7 @@ def test_what_computes_in_float32_whatever_its_parameters_are_is_seen_to_round()
     assert np.all(off[found.resolved] <= 1.5 * RESOLVED * true[found.resolved])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_outputs_that_a_construction_promises_to_be_0_or_1_have_no_rounding(dtype):
     model = jaxsens.construction("first", "temperature", dtype=dtype)
@@ -252,6 +253,7 @@ def test_a_signal_is_heard_between_flips_whose_roundings_are_moved(monkeypatch):
     assert len(calls) == 1
 
 
+@pytest.mark.long
 def test_the_rounding_of_a_model_of_a_million_numbers_is_that_of_its_dtype():
     """Only one pass, in float64 and with nothing moved, is made of so large a model."""
     config = TransformerConfig(70_000, width=16, heads=2, layers=2, feed_forward=16)

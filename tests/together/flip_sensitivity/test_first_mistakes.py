@@ -132,6 +132,7 @@ def test_a_model_inside_another_trace_is_refused_with_the_remedy():
             call(TABLE)
 
 
+@pytest.mark.long
 def test_one_hot_rows_of_integers_are_measured_as_inputs_with_a_warning():
     rows = np.eye(3, dtype=int)[[0, 2, 1, 1]]
     table = jnp.asarray(np.random.default_rng(0).normal(size=(3, 2)))

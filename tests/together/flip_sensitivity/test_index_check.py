@@ -93,7 +93,7 @@ def refused(model: Any, tokens: Any = WORD, flips: Any = 4, readout: Any = None)
     return str(caught.value)
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("model", BY_ID.values(), ids=BY_ID)
 def test_a_symbol_beyond_the_table_is_refused_with_the_size_and_the_remedy(model):
     message = refused(model, TOKENS, 10)
@@ -103,13 +103,13 @@ def test_a_symbol_beyond_the_table_is_refused_with_the_size_and_the_remedy(model
     assert len(jaxsens.flip_sensitivity(model, TOKENS, 2)) == 7
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("model", BY_SYMBOL.values(), ids=BY_SYMBOL)
 def test_of_few_flips_every_read_beyond_an_array_is_refused(model):
     assert "flips: with symbol " in refused(model)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     ("model", "flips", "said"),
     [
@@ -128,6 +128,7 @@ def test_a_group_that_makes_a_bad_pair_is_refused():
     assert "with symbol 2 at position 0" in refused(BY_SYMBOL["a pair"], flips=groups)
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(("place", "symbol"), [(2, 0), (79, 0), (2, 7), (79, 7)])
 @pytest.mark.parametrize("kind", ["substitute", "groups"])
 def test_of_many_flips_the_first_and_the_last_to_the_smallest_and_the_largest_symbol_are_checked(
@@ -143,6 +144,7 @@ def test_of_many_flips_the_first_and_the_last_to_the_smallest_and_the_largest_sy
     )
 
 
+@pytest.mark.long
 def test_a_word_that_no_flip_makes_convicts_nobody():
     depth = jnp.arange(6.0)  # enough for balanced words and any flip of them, not for all brackets open
 
@@ -176,7 +178,7 @@ def test_an_input_that_a_model_cannot_read_is_refused(model, tokens, said):
     assert said in message
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "model",
     [

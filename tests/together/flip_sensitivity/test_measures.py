@@ -74,7 +74,7 @@ SERVED = [
 ]
 
 
-@pytest.mark.quick(2, 6)
+@pytest.mark.quick(0, 6)
 @pytest.mark.parametrize(("model", "engine", "name"), SERVED)
 def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     built = Transformer(MODELS[model], seed=1)
@@ -153,7 +153,7 @@ FUNCTIONS = {
 """Each measure with its value by NumPy."""
 
 
-@pytest.mark.quick(2, 5)
+@pytest.mark.quick(0, 5)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("model", ["two layers", "three layers"])
@@ -191,6 +191,7 @@ class Unhashable(SimpleNamespace):
         return y[0]
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize(
     ("measure", "named"),
     [
@@ -232,6 +233,7 @@ def log_probability_again(y):
     return jax.nn.log_softmax(y)[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("measure", "same", "other"),
     [
@@ -257,6 +259,7 @@ def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp
             of_measure(wrong, flips=partial.remaining, **options)
 
 
+@pytest.mark.long
 def test_a_saved_result_and_the_part_of_an_input_have_their_signs(tmp_path):
     result = flip_sensitivity(MODEL, np.stack([WORD, WORD[::-1] % 3]), measure=Function(log_probability))
     assert list(result.to_pandas().columns) == ["input", "position", "symbol", "norm", "resolution", "value"]
@@ -333,7 +336,7 @@ CONFIGS = (
 )
 
 
-@pytest.mark.quick(1, 2)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(("config", "seed"), [*zip(CONFIGS, (1, 0), strict=True)], ids=["sign", "argmax"])
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 def test_profiles_of_transformers_over_all_inputs_are_those_of_the_loop(config, seed, engine):
@@ -357,6 +360,7 @@ def test_profiles_of_transformers_over_all_inputs_are_those_of_the_loop(config, 
     assert result.average_sensitivity_per_position == pytest.approx(truth.mean(), rel=1e-12)
 
 
+@pytest.mark.long
 def test_what_a_result_does_not_say_is_refused_by_name():
     words = every_word(3)
     norms = flip_sensitivity(majority, words[0], 2, readout=None)
@@ -384,7 +388,7 @@ def test_what_a_result_does_not_say_is_refused_by_name():
             getattr(result, name)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 def test_a_threshold_is_that_of_the_loop(engine):
     config = CONFIGS[1].replace(logits=2)

@@ -71,7 +71,7 @@ def test_a_mesh_of_the_callers_own(mesh):
 # With the engines
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("engine", ["vmap", "difference"])
 def test_engines_give_the_same_on_1_2_and_8_devices(engine):
     model, tokens = jaxsens.Transformer(small(layers=1 if engine == "vmap" else 2)), word(13)
@@ -90,7 +90,7 @@ def test_engines_give_the_same_on_1_2_and_8_devices(engine):
     np.testing.assert_allclose(other.norms, found[1], rtol=1e-12)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(("size", "kind"), [(2, AxisType.Auto), (8, AxisType.Auto), (2, AxisType.Explicit)])
 def test_the_result_does_not_depend_on_a_mesh_set_around_the_call(size, kind):
     tokens = word(9)
@@ -143,7 +143,7 @@ def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: 
     return analysis.temp_size_in_bytes, analysis.argument_size_in_bytes
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
 def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
     config = small(feed_forward=20)
@@ -159,7 +159,7 @@ def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
     assert sizes[1] / sizes[0] < 2.2**2, sizes
 
 
-@pytest.mark.quick(2, 5)
+@pytest.mark.quick(1, 5)
 @pytest.mark.parametrize(
     "options", [{}, {"mask": "future"}, {"weighting": ("softmax", "average-hard", "softmax")}]
 )
@@ -183,6 +183,7 @@ def test_scores_come_in_blocks_on_an_accelerator_too(monkeypatch, name, options)
         assert 1 / 3 < estimate / found < 3, (estimate, found)
 
 
+@pytest.mark.long
 def test_the_budget_is_kept_or_refused():
     # A length no other test has: programs that were compiled before would not be seen.
     model, tokens = jaxsens.Transformer(small(layers=1)), word(61)
@@ -223,6 +224,7 @@ def test_what_does_not_fit_is_refused_before_it_is_compiled(batch):
             )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("engine", ["vmap", pytest.param("difference", marks=pytest.mark.long)])
 def test_flips_whose_table_does_not_fit_are_measured_in_parts(monkeypatch, engine, devices):
@@ -266,6 +268,7 @@ def test_what_needs_float64_is_computed_on_the_host_of_devices_without_it(monkey
 # Operations
 
 
+@pytest.mark.long
 def test_a_batch_that_the_compiler_refuses_for_want_of_memory_is_halved(monkeypatch):
     """As that of a TPU does. Other errors are not mended so."""
     model, tokens, asked, compiled = (

@@ -41,6 +41,7 @@ def result():
     return jaxsens.flip_sensitivity(lambda t: jnp.stack([w @ t, t[0] * 2.0]), np.zeros((2, 40), int), 2)
 
 
+@pytest.mark.long
 def test_an_exhaustive_result_has_no_uncertainty(result):
     assert result.exhaustive
     assert result.mean_interval() == (result.mean, result.mean)

@@ -50,6 +50,7 @@ def each() -> list[FlipSensitivity]:
     return measured(TEXTS)
 
 
+@pytest.mark.long
 def test_a_list_of_texts_has_a_result_for_each_that_of_the_text_alone(each):
     assert [one.tokens.tolist() for one in each] == [[SPELLER.encode(text)] for text in TEXTS]
     for one, text in zip(each, TEXTS, strict=True):
