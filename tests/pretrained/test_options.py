@@ -51,6 +51,12 @@ def test_what_the_library_does_not_read_changes_no_row_and_no_word_is_said(famil
     np.testing.assert_array_equal(before, after)
 
 
+def test_a_misspelt_option_is_named_and_read_by_nobody(tmp_path):
+    write_folder(tmp_path, "bert", options={"pad_token_idx": 0})
+    with pytest.warns(UserWarning, match="pad_token_idx: no option of bert.*did you mean 'pad_token_id'"):
+        jaxsens.load_pretrained(tmp_path)
+
+
 def test_an_option_under_its_other_name_is_the_same(tmp_path):
     config, _ = write_folder(tmp_path, "gpt2")
     before = np.asarray(jaxsens.load_pretrained(tmp_path)(IDS))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
+import warnings
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -195,7 +197,7 @@ class Options:
     def finish(self, family: str) -> None:
         """Refuses the options that the library reads for this family, and that are not served.
 
-        What it does not read cannot change a row.
+        What it does not read cannot change a row. A warning names those that look like a misspelt option.
         """
         for name, (harmless, reason) in HARMLESS.items():
             if name not in self._seen and name in {*self.read, "compression_config"}:
@@ -203,6 +205,13 @@ class Options:
         for name in sorted(self.read & self._given - self._seen - IRRELEVANT):
             if not name.startswith("_") and self.table.get(name) not in (None, self._defaults.get(name)):
                 self.refuse(name, f"the library reads it for {family}, and other values are not served")
+        for name in sorted(self._given - self.read - self._seen):
+            if name.startswith("_"):
+                continue
+            meant = difflib.get_close_matches(name, self.read - self._given, n=1, cutoff=0.9)
+            if meant:
+                told = f"no option of {family}, so nothing reads it; did you mean {meant[0]!r}?"
+                warnings.warn(f"{self.where}: {name}: {told}", stacklevel=2)
 
     def finish_table(self, remedy: str) -> None:
         """Refuses the options that were not read."""
