@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.files import read_within
 
 CONFIG = "config.json"
@@ -222,20 +222,26 @@ def existing_folder(given: Any) -> Folder:
     Raises:
         InputError: if not. A name that is not in the cache is answered with the command that downloads it.
     """
-    with collecting("load_pretrained") as problems:
-        if not isinstance(given, str | os.PathLike) or isinstance(given, bytes) or not str(given):
-            problems.add("folder", given, "the path of a folder")
+    if not isinstance(given, str | os.PathLike) or isinstance(given, bytes) or not str(given):
+        raise InputError.of("folder", given, "the path of a folder", subject="load_pretrained")
+    path = Path(given).expanduser()
     try:
-        path = Path(given).expanduser()
         if path.is_dir():
             return Folder(path)
-        remedy = "a file; give the folder that holds it" if path.exists() else ""
+        exists = path.exists()
     except (OSError, ValueError) as error:
-        remedy = f"not a readable path ({error})"
-    if not remedy and (cached := in_hub_cache(str(given))) is not None:
+        raise InputError.of(
+            "folder", str(given), f"not a readable path ({error})", subject="load_pretrained"
+        ) from error
+    if exists:
+        raise InputError.of(
+            "folder", str(given), "a file; give the folder that holds it", subject="load_pretrained"
+        )
+    if (cached := in_hub_cache(str(given))) is not None:
         return Folder(cached)
-    remedy = remedy or f"no such folder{hub_command(str(given))}"
-    raise InputError.of("folder", str(given), remedy, subject="load_pretrained")
+    raise InputError.of(
+        "folder", str(given), f"no such folder{hub_command(str(given))}", subject="load_pretrained"
+    )
 
 
 def in_hub_cache(name: str) -> Path | None:

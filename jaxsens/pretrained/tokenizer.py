@@ -292,14 +292,33 @@ def _check_growth(table: dict[str, Any], problems: Problems) -> None:
 
 
 def _check_words(table: dict[str, Any], symbols: int, problems: Problems) -> None:
-    """Adds an error for an id that the model does not read: `tokenizers` makes room for the largest."""
-    words, added = _words(table.get("model")), _added(table)
+    """Adds errors for ids that the model does not read, for two words of one id or two ids of one word, and for an
+    unknown word that is none. `tokenizers` reads such files, and makes room for the largest id.
+
+    What is of another form than tokenizers write is left to `tokenizers`, which refuses it.
+    """
+    model = table.get("model")
+    words, added = _words(model), _added(table)
+    pairs = [*words.items(), *((text, number) for text, number in added.items() if words.get(text) != number)]
     largest = max((number for text, number in words.items() if text not in added), default=0)
     if largest < (symbols or LARGEST_ID):  # the text that has an added symbol beyond the model's is refused
         symbols, largest = 0, max(added.values(), default=0)
     if largest >= (symbols or LARGEST_ID):
         remedy = f"the model reads ids 0 to {(symbols or LARGEST_ID) - 1}: it belongs to another model"
         problems.add("tokenizer.json: largest id", largest, remedy)
+    by_id: dict[int, str] = {}
+    for text, number in pairs:
+        if by_id.setdefault(number, text) != text:
+            both = f"of both {by_id[number]!r} and {text!r}; a word each: download it again"
+            problems.add("tokenizer.json: id", number, both)
+            break
+    for text in [text for text in added if words.get(text, added[text]) != added[text]][:1]:
+        other = f"and {words[text]} in the vocabulary; download it again"
+        problems.add("tokenizer.json: id", added[text], f"{text!r} has this id among added_tokens, {other}")
+    unknown = model.get("unk_token") if isinstance(model, dict) else None
+    if isinstance(unknown, str) and unknown and words and unknown not in {**words, **added}:
+        remedy = "a word of the vocabulary, which stands for unknown ones; download it again"
+        problems.add("tokenizer.json: model: unk_token", unknown, remedy)
 
 
 def _words(model: Any) -> dict[str, int]:

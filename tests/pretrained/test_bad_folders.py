@@ -237,9 +237,17 @@ BAD: dict[str, tuple[Change, str]] = {
         text("config.json", '{"model_type": "bert", "hidden_size": 8, "hidden_size": 16}'),
         "config.json'.* not readable as JSON .the key 'hidden_size' is there twice.",
     ),
+    "two words of one id": (
+        other_tokenizer(lambda table: table["model"]["vocab"].update(cat=9, dog=9)),
+        "tokenizer.json: id = 9: of both 'cat' and 'dog'",
+    ),
     "a word of two ids": (
         other_tokenizer(lambda table: table["added_tokens"][4].update(id=19)),
-        r"added_tokens.id = 19: '\[MASK\]' is to have this id, but it gets 4",
+        r"tokenizer.json: id = 19: '\[MASK\]' has this id among added_tokens, and 4 in the vocabulary",
+    ),
+    "an unknown word for the unknown": (
+        other_tokenizer(lambda table: table["model"].update(unk_token="[NONE]")),
+        r"tokenizer.json: model.unk_token = '\[NONE\]': a word of the vocabulary",
     ),
     "an added token with a huge id": (
         other_tokenizer(lambda table: table["added_tokens"].append(
