@@ -98,6 +98,10 @@ def diagram(folder: Path, statistic: str = "max") -> tuple[pd.DataFrame, pd.Data
     data = jaxsens.load_sweep(folder)
     sweep = parse_sweep_config(data.plan.config, folder=folder)
     schedules = schedules_of(sweep)
+    if not schedules or statistic not in data.plan.statistics:
+        raise SystemExit(
+            f"{folder}: a sweep of softmax variants by length is needed, with {statistic} measured"
+        )
     first = next(iter(schedules))
     critical = critical_of(sweep, first, schedules[first])
     table = data.points.loc[data.points["variant"].isin([*schedules])]
@@ -115,7 +119,7 @@ def figure(slopes: pd.DataFrame, points: pd.DataFrame, predicted: Powers, statis
     with grid("", 3, 3, (4.4, 3.6)) as (drawn, (of_log, of_power, relative)):
         for axes, family in zip((of_log, of_power), FAMILIES, strict=True):
             of_family = slopes.query("family == @family").sort_values(by="a")
-            fit, local = of_family[of_family["low"].isna()], of_family.dropna()
+            fit, local = of_family[of_family["low"].isna()], of_family.dropna(subset=["low", "high"])
             pieces: Any = local.groupby(["low", "high"])
             for k, ((low, high), rows) in enumerate(pieces):
                 style = line_style(k)

@@ -17,7 +17,7 @@ from jaxtyping import Float, Int, Int8
 from jaxsens.core.base.errors import EngineRefusal, EstimateWarning, InputError, check_fits, collecting
 from jaxsens.core.base.programs import abstract_of, cached, numerics, program_key
 from jaxsens.core.checks import traced_model
-from jaxsens.core.choose import PlannedRun, choose
+from jaxsens.core.choose import PlannedRun, choose, here
 from jaxsens.core.engines.engine import Cost, EngineChoice
 from jaxsens.core.engines.one_key.run import costs_of_layers, weighting_refusal
 from jaxsens.core.engines.options import Auto
@@ -283,6 +283,22 @@ class PlannedEstimate(PlannedRun):
     @property
     def memory(self) -> int:
         return super().memory + (0 if self.engine.of_norm else table_bytes(self.flips, self.combined))
+
+
+def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
+    """Returns what the first-order engine would cost and give up, or None if it cannot serve the model."""
+    try:
+        estimate = PlannedEstimate.of(asked, run)
+        estimate.prepared  # noqa: B018 - refuses a model without a derivative
+    except EngineRefusal:
+        return None
+    outputs = len(estimate.engine.outputs or range(output_size(run.model, run.n)))
+    costs = (replace(estimate, combined=count).cost for count in (outputs, 1))
+    whole, alone = (cost.seconds(here(run.platform), 1, run.flips) for cost in costs)
+    return (
+        f'engine="{NAME}" would take about {whole:.2g} s for all outputs, {alone:.2g} s for a scalar, '
+        "besides the verified flips; the other flips would be estimates, whose error it measures on a sample"
+    )
 
 
 class Blocks:

@@ -43,3 +43,9 @@ class FirstOrder(EstimateOptions):
         from jaxsens.first_order.estimate import PlannedEstimate
 
         return PlannedEstimate.of(self, run)
+
+    @classmethod
+    def instead(cls, run: Any) -> str | None:
+        from jaxsens.first_order.estimate import estimated_instead
+
+        return estimated_instead(cls(), run)

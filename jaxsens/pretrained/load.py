@@ -249,6 +249,7 @@ def _loaded(
     problems.raise_if_any()
     if family is None or architecture is None or (tokenizer is None and encodes):
         raise RuntimeError("a part is missing without an error")
+    stored = family.unwrapped(stored)
     found = family.found(architecture, stored, output, problems, of_classifier)
     _check_fits(found, here, dtype, problems)
     problems.raise_if_any()

@@ -78,6 +78,32 @@ def test_a_tied_matrix_is_read_under_either_of_its_names(family, tmp_path):
         _check(case, tmp_path, wanted)
 
 
+@pytest.mark.parametrize("before", ["module.", "_orig_mod.", "model.", "module._orig_mod.", "net.0."])
+@pytest.mark.parametrize("family", ["bert", "llama", "t5"])
+def test_what_stands_before_all_names_of_tensors_is_left_out(family, before, tmp_path):
+    case, _, wanted = _saved(family, tmp_path)
+    own = load_file(tmp_path / "model.safetensors")
+    save_file({before + name: one for name, one in own.items()}, tmp_path / "model.safetensors")
+    _check(case, tmp_path, wanted)
+
+
+def test_what_wrappers_put_into_names_of_tensors_is_left_out(tmp_path):
+    case, _, wanted = _saved("llama", tmp_path)
+    own = load_file(tmp_path / "model.safetensors")
+    wrapped = {
+        name.replace("model.layers.0.", "model.layers.0._checkpoint_wrapped_module.").replace(
+            "model.", "model._orig_mod.", 1
+        ): one
+        for name, one in own.items()
+    }
+    assert len([name for name in own if name not in wrapped]) == len(own) - 1  # all but the head's matrix
+    save_file(wrapped, tmp_path / "model.safetensors")
+    _check(case, tmp_path, wanted)
+    (name,) = (one for one in wrapped if "embed_tokens" in one)
+    save_file(wrapped | {"model.embed_tokens.weight": wrapped[name] + 1}, tmp_path / "model.safetensors")
+    assert "is twice in these files" in refused("folder", jaxsens.load_pretrained, tmp_path)
+
+
 def test_an_adapter_beside_a_model_is_refused(tmp_path):
     _saved("llama", tmp_path)
     jaxsens.load_pretrained(tmp_path)

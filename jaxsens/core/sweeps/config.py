@@ -324,14 +324,17 @@ def parse_sweep_config(
 ) -> Sweep:
     """As `load_sweep_config`, from the text itself. Files that it names are looked for in `folder`."""
     raw, problems = parse_toml(text, model), Problems(model)
-    others = {"words": "theorem6", "language": "train"}
+    others = {
+        "bins": "python examples/generalisation.py",
+        "words": "jaxsens theorem6",
+        "language": "jaxsens train",
+    }
     of = next((others[key] for key in others if key in raw), None)
     if of is not None and not {"variant", "variants"} & raw.keys():
         raise InputError.of(
             "CONFIG",
             model,
-            f"a config of `jaxsens {of}`, which trains models, and not of a sweep, which names "
-            f"variants; run `jaxsens {of}` with it, which says how long is left",
+            f"a config of `{of}`, which trains models, and not of a sweep, which names variants; run `{of}` with it",
         )
     chosen: list[Variant] = []
     sound = read_fields(config_class(), raw, "", problems, chosen=chosen)

@@ -19,6 +19,9 @@ from jaxsens.pretrained.families.options import QUANTISED, Options
 WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 """The bytes of a number, by the dtypes that are read."""
 
+_WRAPPERS = re.compile(r"\b(_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+"""What torch's wrappers put anywhere into the names of tensors."""
+
 _POSITIONS = r"(.*\.)?((position|token_type)_ids|rotary_emb(eddings)?\.inv_freq)$"
 """Tensors that are no parameters: positions, and the angles that follow from them."""
 
@@ -63,7 +66,7 @@ class StoredTensor:
 
 
 def stored_tensors(files: list[Path], index: dict[str, str], problems: Problems) -> dict[str, StoredTensor]:
-    """Returns the tensors of some files by name. Only headers are read.
+    """Returns the tensors of some files by name, without what torch's wrappers put into it. Only headers are read.
 
     Args:
         files: the files.
@@ -78,8 +81,9 @@ def stored_tensors(files: list[Path], index: dict[str, str], problems: Problems)
         if tensors is None:
             continue
         readable.add(file.name)
-        for name, one in tensors.items():
+        for written, one in tensors.items():
             if not index or index.get(one.name) == file.name:
+                name = _WRAPPERS.sub("", written)
                 twice += [name] * (name in found)
                 found[name] = one
     if twice:
@@ -386,6 +390,18 @@ class Family:
                 return {}
             wanted += head
         return self._matched(wanted, stored, problems)
+
+    def unwrapped(self, stored: Mapping[str, StoredTensor]) -> Mapping[str, StoredTensor]:
+        """Returns tensors without what stands before all their names, as a wrapper puts it there, and the family does
+        not."""
+        names = [f"{one}.weight" for one in self.outer["embedding"].split("|")]
+        own = {p + one for one in names for p in (*self.prefix.split("|"), "")} | set(self.head_matrix)
+        bare = stored
+        while bare and own.isdisjoint(bare):
+            if len({name.partition(".")[0] for name in bare}) > 1 or not all("." in name for name in bare):
+                return stored
+            bare = {name.partition(".")[2]: one for name, one in bare.items()}
+        return bare
 
     def _matched(
         self, wanted: Sequence[Tensor], stored: Mapping[str, StoredTensor], problems: Problems

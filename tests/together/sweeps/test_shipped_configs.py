@@ -220,15 +220,16 @@ def test_what_does_not_fit_is_said_and_is_exit_code_1(config, capsys):
 @pytest.mark.parametrize(
     ("keys", "command"),
     [
-        ("words = 4\n[[model]]\nname = 'a'\n", "theorem6"),
-        ("[language]\nname = 'parity'\n", "train"),
+        ("words = 4\n[[model]]\nname = 'a'\n", "jaxsens theorem6"),
+        ("[language]\nname = 'parity'\n", "jaxsens train"),
+        ("bins = [[1, 2]]\nwords = 4\n", "python examples/generalisation.py"),
     ],
 )
 def test_a_config_of_a_command_that_trains_is_refused_with_its_name(config, capsys, keys, command):
     config.write_text(keys, "utf-8")
     assert main(["plan", str(config), "--on", "h100"]) == 2
     told = capsys.readouterr().err
-    assert f"CONFIG = '{config}': a config of `jaxsens {command}`, which trains models" in told
+    assert f"CONFIG = '{config}': a config of `{command}`, which trains models" in told
     assert "unknown key" not in told
 
 
