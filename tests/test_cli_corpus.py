@@ -82,6 +82,7 @@ def test_what_was_stopped_is_gone_on_from(folder, monkeypatch):
     assert sum(int(row["texts"]) for row in rows if row["by"] == "label") == 4
 
 
+@pytest.mark.long
 def test_files_of_other_options_or_texts_are_not_taken(folder, capsys):
     kept = folder / "kept"
     assert run(folder, "--save", kept, "--quiet") == 0

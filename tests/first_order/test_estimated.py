@@ -216,6 +216,7 @@ def test_errors_of_exact_zeros_and_of_small_samples_are_infinite_or_unknown(esti
     assert ("(median), rank correlation" in str(found)) == (0 < len(estimates) < 9)
 
 
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("verify", [18, 40, 64, 200])
 def test_of_the_flips_not_measured_at_most_a_tenth_is_off_by_more_than_it_says(verify):
     beyond = []

@@ -206,6 +206,7 @@ def largest(program: Any) -> int:
     return max([0, *sizes, *inner])
 
 
+@pytest.mark.long
 def test_no_array_grows_with_the_square_of_n():
     config = jaxsens.TransformerConfig(alphabet_size=2, width=8, heads=1, layers=2, feed_forward=8)
     engine = FirstOrderEngine(L2(), None, layered_transformer(config), "last")
@@ -330,7 +331,7 @@ def test_verified_flips_are_those_of_a_float64_forward_pass_and_others_are_near(
     assert len(repr(result).splitlines()) == 4
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(
     ("outputs", "measure", "sketch"), [(64, "l2", None), (72, "l2", 32), (72, "l1", None)]
 )

@@ -70,6 +70,7 @@ def test_the_client_returns_what_the_function_returns_bit_for_bit(client, asked)
     assert found.description() == wanted.description() | {"run": run}
 
 
+@pytest.mark.long
 def test_the_client_reads_the_token_of_the_environment_and_uses_no_proxy(service, monkeypatch):
     monkeypatch.setenv("JAXSENS_TOKEN", TOKEN)
     for proxy in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
@@ -115,6 +116,7 @@ def test_a_measurement_that_takes_longer_than_the_clients_timeout_goes_on(servic
         client.cancel(job["id"])
 
 
+@pytest.mark.long
 def test_several_inputs_of_one_length_are_one_question(client):
     words = [WORD, WORD[::-1]]
     found, wanted = client.flip_sensitivity("tiny", words), jaxsens.flip_sensitivity(tiny(), words)

@@ -203,6 +203,7 @@ def test_its_predictions_are_the_laws_after_every_prefix_in_both_states():
     np.testing.assert_allclose(predicted, laws, atol=1e-15)
 
 
+@pytest.mark.long
 def test_every_flip_moves_its_prediction_by_as_much_at_any_length():
     model = exact_parity_rnn()
     largest = []

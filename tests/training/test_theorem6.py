@@ -146,6 +146,7 @@ def test_any_sweep_of_checkpoints_can_be_evaluated_and_no_other_one(tmp_path):
     refused("evaluation", parse_sweep_config, text.replace("words = 1", ""))
 
 
+@pytest.mark.long
 def test_a_second_run_keeps_everything_and_other_words_change_evaluations_only(experiment, out, tmp_path):
     written = tables(out)
     (out / "report.html").write_text("of the one before")

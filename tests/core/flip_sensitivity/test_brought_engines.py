@@ -154,6 +154,7 @@ def test_what_it_does_not_serve_it_refuses_and_edits_are_refused_for_it(brought)
     refused("engine.times", measured, engine={"kind": "another", "times": 2})
 
 
+@pytest.mark.long
 @pytest.mark.needs("first_order")
 def test_it_is_listed_in_the_error_for_an_unknown_engine_and_not_imported(brought):
     for used in (None, "first-order"):

@@ -181,6 +181,7 @@ def test_the_change_of_a_sigmoid_keeps_its_digits_for_scores_and_changes_of_any_
         assert np.all(np.abs(change - step) <= off * np.abs(step) + tiny)
 
 
+@pytest.mark.long
 def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
     config = binary("temperature-cubic", dtype="float32", layers=1)
     model, word = jaxsens.Transformer(config, seed=0), [0, 1, 1, 0] * 4
@@ -190,7 +191,7 @@ def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
     assert 0 < result.norms[result.norms > 0].min() < 1e-38
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("changes", [{}, {"positions": "none", "layer_norm": "pre", "activation": "gelu"}])
 def test_three_layers_are_resolved_in_float32_and_no_flip_is_off_by_more_than_its_resolution(changes):
     config = binary("softmax", layers=3, dtype="float32", **changes)

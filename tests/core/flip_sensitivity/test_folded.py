@@ -133,7 +133,7 @@ def test_exact_where_it_does_not_decline(name):
     np.testing.assert_allclose(quick[served], exact[served], rtol=CARRIED["float64"].relative, atol=1e-16)
 
 
-@pytest.mark.quick(1, 2)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     "changes",
     [{}, {"mask": "future", "readout": 300}, {"output_gate": "elementwise"}],
@@ -219,7 +219,7 @@ def peaked(share: float, n: int) -> tuple[TransformerConfig, Any, np.ndarray]:
     return config, nothing, np.append(np.zeros(n - 1, int), 2)
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize(("share", "declined"), [(0.4, False), (0.6, True), (0.99, True)])
 def test_a_flip_of_a_key_with_more_than_half_of_a_row_is_declined(share, declined):
     # The plain form divides by what the other keys keep, 1 - p: from half on it would lose digits.

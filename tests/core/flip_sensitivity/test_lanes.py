@@ -49,6 +49,7 @@ def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine
         np.testing.assert_array_equal(found[count], found[1])
 
 
+@pytest.mark.long
 def test_all_threads_together_stay_within_the_budget(used, monkeypatch):
     # A length no other test has: programs that were compiled before would not be seen.
     model, word = jaxsens.Transformer(small(layers=1)), np.append(np.arange(70) % 3, 3)

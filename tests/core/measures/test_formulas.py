@@ -164,7 +164,7 @@ def change_found(f, x, dx, dtype="float32"):
         )
 
 
-@pytest.mark.quick(18)
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("size", [1e-13, 1e-6, 1e-3, 0.1, 1.0, 10.0])
 @pytest.mark.parametrize("name", SMOOTH)
 def test_the_change_of_a_smooth_function_has_the_digits_of_dx_or_of_the_subtraction(name, size):

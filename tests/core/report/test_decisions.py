@@ -101,6 +101,7 @@ def test_a_sample_of_flips_has_averages_only_and_other_norms_nothing(measured):
     assert model_table(kept.models).rows[0][-2:] == (DASH, DASH)
 
 
+@pytest.mark.long
 def test_the_report_is_of_counts(measured):
     _, data = measured
     report = build_report(data)

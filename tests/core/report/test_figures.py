@@ -123,6 +123,7 @@ def test_exact_zeros_are_hatched_and_positions_without_a_flip_left_blank():
     assert left_edges == [0.25, 0.5]
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("count", [1, 2, 6])
 def test_no_label_of_the_heat_maps_overlaps_or_is_cut_off(count):
     names = [f"variant-{k}" for k in range(count)]

@@ -85,6 +85,7 @@ def test_the_page_is_well_formed_and_needs_nothing_but_itself(drawn):
     assert "url(" not in text
 
 
+@pytest.mark.long
 def test_every_figure_is_in_the_page_with_words_for_who_cannot_see_it(drawn):
     _, page = drawn
     assert page.tags.count("img") == len(page.alternatives) == 3

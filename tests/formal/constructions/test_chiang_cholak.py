@@ -54,7 +54,7 @@ def predicted_logits(model: ReferenceTransformer, words: np.ndarray) -> np.ndarr
 # The models
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("language", MAKERS)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_every_word_of_six_bits_is_decided_and_has_the_logit_of_the_formula(options, language):

@@ -266,7 +266,7 @@ def test_marginal_and_cross_entropies_are_those_of_all_prefixes_weighted(name):
         assert language.chance_cross_entropy(n) == np.log(len(language.alphabet) + 1)
 
 
-@pytest.mark.quick(9)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("n", [99_999, 100_000])
 def test_long_words_have_laws_too(name, n):

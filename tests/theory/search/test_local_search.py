@@ -151,6 +151,7 @@ def test_most_searches_reach_the_maximum_and_none_exceeds_it(options):
     assert np.mean(reached) >= 0.75
 
 
+@pytest.mark.long
 def test_the_value_is_what_flip_sensitivity_measures_and_above_random_words():
     model = model_of(layers=2)
     found = searched(model, 16, restarts=2, budget=40)

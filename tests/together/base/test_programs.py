@@ -216,7 +216,7 @@ def test_a_float32_model_is_the_same_and_measures_the_same_where_jax_is_set_to_6
         np.testing.assert_array_equal(measured(), plain)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("kind", ["softmax", "leftmost-hard", "LSTM", "Convolution"])
 def test_every_model_computes_as_ever_where_jax_forbids_to_promote_ranks_and_dtypes(kind):
     recurrent = {

@@ -91,7 +91,7 @@ QUICK = (
 )
 
 
-@pytest.mark.quick(1, 2)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
 )

@@ -59,6 +59,7 @@ def test_a_list_of_texts_has_a_result_for_each_that_of_the_text_alone(each):
     assert list(each[0].to_pandas()["token"][:2]) == ["a", "a"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("texts", [["abc"], ("ab", "ca")])
 def test_a_list_is_returned_also_for_one_text_and_for_equal_lengths(texts):
     found = measured(texts)
@@ -93,6 +94,7 @@ def test_what_is_neither_texts_nor_ids_is_refused():
     refused("tokens", measured, ["ab", [0, 1]])
 
 
+@pytest.mark.long
 def test_a_sample_is_drawn_of_each_text(each):
     found = measured(TEXTS, flips=Substitute(3, sample=3, seed=1))
     assert [len(one) for one in found] == [3, 2, 3, 3]

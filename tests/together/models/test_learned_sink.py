@@ -29,6 +29,7 @@ LEARNED = SinkSoftmax(logit=0.5, learned=True)
 WORD = [0, 1, 1, 0, 1, 0, 0, 2]
 
 
+@pytest.mark.long
 def test_training_moves_every_sink_on_its_own_and_a_checkpoint_keeps_them(tmp_path):
     weighting = {"type": "SinkSoftmax", "logit": 0.5, "learned": True}
     sizes = {"width": 8, "heads": 2, "layers": 1, "layer_norm": "pre", "dtype": "float64"}
@@ -82,6 +83,7 @@ class Own(jaxsens.Layered):
         return row
 
 
+@pytest.mark.long
 def test_a_users_model_has_them_too():
     sinks = np.array([[-1.0, 2.0], [0.5, 3.0]])
     parameters = {"embedding": np.random.default_rng(0).normal(size=(3, 6)), "sinks": sinks}
@@ -152,7 +154,7 @@ def test_calling_it_returns_the_output_of_every_row():
         )
 
 
-@pytest.mark.quick(1)
+@pytest.mark.quick(0)
 @pytest.mark.parametrize("readout", ["last", 0, "mean"])
 def test_it_is_measured_like_the_pair_of_its_parts(readout):
     model = named()

@@ -99,6 +99,7 @@ def test_the_constructions_are_exact_at_every_length_that_is_measured():
     assert min(exact) >= sweep.lengths[-1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "variant"), [("bhattamishra2023", "lstm"), ("profiles2026", "lstm-uniform")]
 )
