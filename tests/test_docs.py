@@ -93,7 +93,7 @@ def test_the_page_of_sweep_configs_is_what_the_schema_says():
     from tools.config_page import PAGE, page
 
     assert PAGE.read_text("utf-8") == page(), "run python -m tools.config_page"
-    assert len(re.findall(r"(?m)^- `[\w-]+`(?: \(.*\))?: .+$", page())) > 60
+    assert len(re.findall(r"(?m)^\| `\w+` \|.*\| .+ \|$", page())) > 60
 
 
 def test_relative_links_lead_somewhere():

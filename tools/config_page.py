@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +15,11 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "sweep-configs.md"
 HEAD = """# Keys of sweep configs
 
-[The guide](../configs.md) builds a config step by step. [What is flipped and measured](measuring.md) and the JSON
-schema that `jaxsens schema` prints explain keys in full; editors complete and check configs by the schema.
+`jaxsens sweep CONFIG` reads these keys and tables; [the guide](../configs.md) builds a config step by step, and
+`jaxsens sweep --example` prints one with comments. [What is flipped and measured](measuring.md) and
+{class}`~jaxsens.TransformerConfig` explain their keys in full, as does the JSON schema that `jaxsens schema` prints:
+editors complete and check configs by it. Examples are from the shipped configs.
 """
-MODEL = """The model; variants change some of its keys. {class}`~jaxsens.TransformerConfig` explains those of a
-transformer, and [Config files](config-files.md#a-model) the other kinds. Keys and defaults: """
 TYPES = {
     "array": "list",
     "object": "table",
@@ -30,48 +29,40 @@ TYPES = {
 
 
 def page() -> str:
-    """Returns the page: a section for each table with an item for each key, or each kind of the table."""
+    """Returns the page: a section for each table, with a row for each key that no table above explains so."""
+    configs = [tomllib.loads(path.read_text("utf-8")) for path in sorted(ROOT.glob("configs/**/*.toml"))]
+    sweeps = [one for one in configs if {"variant", "variants"} & one.keys()]
     parts = [HEAD]
-    for path, alike in groupby(tables("", config_schema()), key=itemgetter(0)):
-        found = [table for _, table in alike]
-        title = f"## `{path}`\n" if path else "## Keys before the first table\n"
-        if path == "model":
-            parts.append(f"{title}\n{MODEL}{keys_of(found[0])}.\n")
-        elif all("const" in table["properties"].get("kind", {}) for table in found):
-            parts.append(f"## `{path}`, by `kind`\n\n{''.join(item_of_kind(table) for table in found)}")
-        else:
-            parts += [title, *(section(table) for table in found)]
+    explained: dict[str, str] = {}  # by path and row, the first kind of the table
+    for path, table in tables("", config_schema()):
+        kind = table["properties"].get("kind", {}).get("const")
+        rows, above = [], []
+        for key, value in table["properties"].items():
+            if value == {"const": kind}:
+                continue
+            example = next(examples(sweeps, [*filter(None, path.split(".")), key], value.get("default")), "")
+            row = row_of(key, value, key in table.get("required", ()), example)
+            if kind is not None and explained.setdefault(path + row, kind) != kind:
+                above.append(f"`{key}`")
+            else:
+                rows.append(row)
+        title = f"`{path}`" + f', `kind = "{kind}"`' * (kind is not None)
+        lines = [f"## {title}\n\n{table['description']}\n" if path else "## Keys before the first table\n"]
+        lines += (
+            ["| key | type | default | example | meaning |", "|---|---|---|---|---|", *rows, ""]
+            if rows
+            else []
+        )
+        lines += [f"Also, as above: {', '.join(above)}.\n"] if above else []
+        parts.append("\n".join(lines))
     return "\n".join(parts)
 
 
-def section(table: dict[str, Any]) -> str:
-    """Returns the description of a table and an item for each of its keys."""
-    head = f"{table['description']}\n\n" if "description" in table else ""
-    required = table.get("required", ())
-    return head + "".join(item_of(key, one, key in required) for key, one in table["properties"].items())
-
-
-def item_of(key: str, value: dict[str, Any], required: bool) -> str:
-    """Returns the item of a key."""
-    default = (
-        ", required" if required else f" = `{json.dumps(value['default'])}`" if "default" in value else ""
-    )
-    return f"- `{key}` ({words(value)}{default}): {in_short(value['description'])}\n"
-
-
-def item_of_kind(table: dict[str, Any]) -> str:
-    """Returns the item of a kind, with its other keys."""
-    kind = table["properties"]["kind"]["const"]
-    keys = keys_of(table, "kind")
-    return f"- `{kind}`{f' ({keys})' if keys else ''}: {in_short(table['description'])}\n"
-
-
-def keys_of(table: dict[str, Any], *without: str) -> str:
-    """Returns the keys of a table with their defaults."""
-    keys = ((key, value) for key, value in table["properties"].items() if key not in without)
-    return ", ".join(
-        f"`{key} = {json.dumps(one['default'])}`" if "default" in one else f"`{key}`" for key, one in keys
-    )
+def row_of(key: str, value: dict[str, Any], required: bool, example: str) -> str:
+    """Returns the row of a key."""
+    default = "required" if required else f"`{json.dumps(value['default'])}`" if "default" in value else ""
+    meaning = in_short(value["description"].replace("|", "\\|"))
+    return f"| `{key}` | {words(value)} | {default} | {example} | {meaning} |"
 
 
 def in_short(text: str) -> str:
@@ -98,6 +89,16 @@ def words(value: dict[str, Any]) -> str:
         return ", ".join(f"`{json.dumps(one)}`" for one in value.get("enum", [value.get("const")]))
     kind = str(value.get("type", "any"))
     return TYPES.get(kind, kind) + (f" of: {words(value['items'])}" if value.get("items") else "")
+
+
+def examples(configs: list[dict[str, Any]], keys: list[str], default: Any) -> Iterator[str]:
+    """Yields the values of configs at a path of keys that are short, and no default."""
+    inside: list[Any] = [*configs]
+    for key in keys:
+        inside = [one[key] for one in inside if isinstance(one, dict) and key in one]
+        inside = [one for part in inside for one in (part if key == "variant" else [part])]
+    texts = [json.dumps(one) for one in inside if one != default]
+    yield from (f"`{text}`" for text in texts if len(text) <= 40 and "{" not in text)
 
 
 if __name__ == "__main__":
