@@ -160,8 +160,7 @@ class PlannedPoints:
     Attributes:
         expected: the points, and the engine.
         batch: flips of a block on each device.
-        arguments: bytes on each device of the model, what flips share, and their table.
-        temporary: bytes on each device of temporary memory.
+        memory: bytes on each device of the model, what flips share, their table, and what is temporary.
         moved: bytes that the devices read and write at least, all together.
         seconds: the least time, by the rates of the devices; None for what the host computes.
         refusal: why it does not fit; empty if it does.
@@ -169,8 +168,7 @@ class PlannedPoints:
 
     expected: ExpectedPoints
     batch: int
-    arguments: int
-    temporary: int
+    memory: int
     moved: float
     seconds: float | None
     refusal: str
@@ -191,11 +189,6 @@ class Plan:
     unmeasurable: tuple[tuple[Point, str], ...]
 
     @property
-    def fits(self) -> bool:
-        """Whether every point can be measured within the memory."""
-        return not self.unmeasurable and not any(row.refusal for row in self.rows)
-
-    @property
     def least_seconds(self) -> float:
         """The least time of all points, without compilation."""
         return sum(len(row.expected.points) * (row.seconds or 0.0) for row in self.rows)
@@ -206,21 +199,17 @@ class Plan:
         return sum({row.expected.programs: row.expected.run.compiling for row in self.rows}.values())
 
     @property
-    def host_seconds(self) -> float:
-        """The seconds in which a host like this machine does what it does: the points themselves and what tells their
-        rounding, what needs float64 where the devices do not compute in it, and compilation."""
+    def device_hours(self) -> float:
+        """The hours that all devices are held, at the share `REACHED` of their rates. With what a host like this
+        machine does: the points themselves and what tells their rounding, what needs float64 where the devices do not
+        compute in it, and compilation."""
         from jaxsens.core.sweeps.distributed import POINT_SECONDS
 
         own = (
             len(row.expected.points) * (POINT_SECONDS + row.expected.host_seconds(row.seconds is None))
             for row in self.rows
         )
-        return sum(own) + self.compiling
-
-    @property
-    def device_hours(self) -> float:
-        """The hours that all devices are held, at the share `REACHED` of their rates, with what the host does."""
-        return self.target.count * (self.least_seconds / REACHED + self.host_seconds) / 3600
+        return self.target.count * (self.least_seconds / REACHED + (sum(own) + self.compiling)) / 3600
 
     @property
     def shards(self) -> int:
@@ -255,22 +244,20 @@ def planned(points: Iterable[Point], target: Target, memory_budget: int | None) 
     unmeasurable: list[tuple[Point, str]] = []
     device = target.device
     for one in expected_points(points, PLATFORMS[device.platform], unmeasurable):
-        run, shared = one.run, one.run.arguments
-        budget = memory_budget
+        run, shared, budget = one.run, one.run.arguments, memory_budget
         if budget is None:
             budget = run.platform.budget_beside(shared, device.memory)
         flips = -(-run.flips // target.count)
         batch = max(1, min(run.engine.preferred_batch(run.n, run.platform), flips))
         arguments, temporary = shared + 32 * flips, min(run.block_bytes(batch), budget)
-        refusal = ""
-        if arguments > budget:
-            refusal = f"memory_budget = {budget} bytes: arguments take {arguments} bytes on each device"
+        refusal = f"memory_budget = {budget} bytes: arguments take {arguments} bytes on each device"
         share = one.flips / max(1, run.flips)
         # What is given is read once at least, and what a block writes to temporary memory it reads again.
         moved = one.inputs * (shared + target.count * 2 * temporary * math.ceil(share * flips / batch))
         rate = device.rate("float64" if run.engine.wide else run.model.dtype)
         least = max(one.operations / rate, moved / device.bandwidth) / target.count if rate else None
-        rows.append(PlannedPoints(one, batch, arguments, temporary, moved, least, refusal))
+        refusal *= arguments > budget
+        rows.append(PlannedPoints(one, batch, arguments + temporary, moved, least, refusal))
     return Plan(target, tuple(rows), tuple(unmeasurable))
 
 
@@ -292,53 +279,45 @@ def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ())
         options: further ones of `jaxsens plan` that `jaxsens sweep` needs too, such as --only.
     """
     target, text = plan.target, (_FOLDER / TEMPLATES[ending]).read_text("utf-8")
-    gpu, count = target.device.platform == "gpu", target.count
-    name = config.stem
+    tpu, count, shards = target.device.tpu, target.count, plan.shards
+    hours, minutes = divmod(plan.minutes, 60)
+    if TEMPLATES[ending].endswith(".sbatch"):
+        changes = {
+            r"(?<=^#SBATCH --array=)\S+": f"0-{shards - 1}",
+            r"(?<=^#SBATCH --time=)\S+": f"{hours:02}:{minutes:02}:00",
+            r"^(?=#SBATCH --cpus-per-task)": "" if tpu else f"#SBATCH --gpus-per-task={count}\n",
+            r'(?="\$\{@:3\}")': "".join(f"{shlex.quote(word)} " for word in options),
+            r"(?<=^config=\$\{1:)\?.*(?=\})": f"-{config}",
+            r"(?<=^out=\$\{2:)\?.*(?=\})": f"-results/{config.stem}",
+        }
+    else:
+        changes = {
+            r"\b16\b": f"{shards}",
+            r"configs/cluster\.toml": f"{config}",
+            r"^(?=  completionMode:)": f"  activeDeadlineSeconds: {600 * plan.minutes}\n",
+            r"(?<=image: jaxsens:)latest": "tpu" if tpu else "cuda13",
+            r"^(?= +- --compilation-cache$)": "".join(
+                f"{12 * ' '}- {json.dumps(word)}\n" for word in options
+            ),
+        }
+        if tpu is None:
+            changes[r'# nvidia\.com/gpu: "1"'] = f'nvidia.com/gpu: "{count}"'
+        else:
+            changes |= {
+                r'# google\.com/tpu: "4"': f'google.com/tpu: "{count}"',
+                r"(?<=^      )# (?=nodeSelector:|  cloud\.google)": "",
+                r"tpu-v5-lite-podslice": tpu.kubernetes,
+                r"(?<=gke-tpu-topology: )2x2": tpu.slices[target.slice or ""],
+            }
     # What the job is for stands in the first comment: a limit of time and a number of shards hold for nothing else.
     points = sum(len(row.expected.points) for row in plan.rows)
     command = shlex.join(["jaxsens", "plan", str(config), "--on", target.name, *options])
     made_for = f"# For {points} points on {count} x {target.device.description}, by `{command}`.\n#\n"
-    begin = text.index("# A sweep as")
-    text = text[:begin] + made_for + text[begin:]
-    if TEMPLATES[ending].endswith(".sbatch"):
-        hours, minutes = divmod(plan.minutes, 60)
-        text = _line(text, "#SBATCH --array=", f"0-{plan.shards - 1}")
-        text = _line(text, "#SBATCH --time=", f"{hours:02}:{minutes:02}:00")
-        if gpu:
-            text = text.replace(
-                "#SBATCH --cpus-per-task", f"#SBATCH --gpus-per-task={count}\n#SBATCH --cpus-per-task"
-            )
-        if options:
-            text = text.replace('"${@:3}"', f'{shlex.join(options)} "${{@:3}}"')
-        text = re.sub(r"config=\$\{1:\?.*\}", f"config=${{1:-{config}}}", text)
-        return re.sub(r"out=\$\{2:\?.*\}", f"out=${{2:-results/{name}}}", text)
-    for key in ("completions", "parallelism", "maxFailedIndexes"):
-        text = _line(text, f"  {key}: ", str(plan.shards))
-    text = text.replace("$(INDEX)/16", f"$(INDEX)/{plan.shards}").replace("configs/cluster.toml", str(config))
-    text = text.replace("each of 16 pods", f"each of {plan.shards} pods")
-    text = text.replace(
-        "  completionMode:", f"  activeDeadlineSeconds: {60 * plan.minutes * 10}\n  completionMode:"
-    )
-    text = text.replace("image: jaxsens:latest", f"image: jaxsens:{'cuda13' if gpu else 'tpu'}")
-    place = "            - --compilation-cache\n"
-    text = text.replace(place, "".join(f"            - {json.dumps(word)}\n" for word in options) + place)
-    if gpu:
-        return re.sub(r'# (nvidia\.com/gpu: )"1"', rf'\1"{count}"', text)
-    tpu = plan.target.device.tpu
-    if tpu is None or plan.target.slice is None:
-        raise TypeError(f"{plan.target.name}: a device of no platform")
-    text = re.sub(r'# (google\.com/tpu: )"4"', rf'\1"{count}"', text)
-    text = re.sub(r"^( +)# ((?:nodeSelector:|  cloud\.google).*)$", r"\1\2", text, flags=re.MULTILINE)
-    text = text.replace("tpu-v5-lite-podslice", tpu.kubernetes)
-    return text.replace("gke-tpu-topology: 2x2", f"gke-tpu-topology: {tpu.slices[plan.target.slice]}")
-
-
-def _line(text: str, begin: str, value: str) -> str:
-    """Replaces what follows the one line that begins so, up to its comment."""
-    changed, count = re.subn(rf"^{re.escape(begin)}[^\s]+", begin + value, text, flags=re.MULTILINE)
-    if count != 1:
-        raise ValueError(f"{count} lines begin with {begin!r}")
-    return changed
+    for pattern, new in (changes | {r"^(?=# A sweep as)": made_for}).items():
+        text, found = re.subn(pattern, lambda _, new=new: new, text, flags=re.MULTILINE)
+        if not found:
+            raise ValueError(f"{TEMPLATES[ending]} has no {pattern}")
+    return text
 
 
 @dataclass(frozen=True)
@@ -367,9 +346,6 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     Prints memory and the least time, and writes a job. Exit code 1: something does not fit.
 
     For example: jaxsens plan configs/gpu.toml --on h100 --write job.slurm
-
-    Args:
-        options: What is planned.
     """
     from jaxsens.core.sweeps.config import load_sweep_config
     from jaxsens.core.sweeps.points import select
@@ -378,24 +354,22 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     with collecting("plan") as problems:
         if options.on is None:
             problems.add("--on", None, f"devices, such as {', '.join(known_devices())}, h100x8 or v6e-8")
-        if path is not None:
-            if path.suffix not in TEMPLATES:
-                remedy = f"a name with one of these endings: {', '.join(TEMPLATES)}"
-                problems.add("--write", str(path), remedy)
-            check_output("--write", path, problems)
+        if path is not None and path.suffix not in TEMPLATES:
+            problems.add("--write", str(path), f"a name with one of these endings: {', '.join(TEMPLATES)}")
+        check_output("--write", path, problems)
     target = target_called(options.on or "")
     sweep = load_sweep_config(options.config, options.allow_code)
     console = Console()
     with console.status("planning"):
         plan = planned(select(sweep.points, options.only), target, sweep.placement.memory_budget)
-    for part in (*_tables(plan), *_lines(plan)):
+    for part in _report(plan):
         console.print(part, highlight=False, markup=False)
     if path is not None:
         words = [word for value in options.only for word in ("--only", value)]
         words += ["--allow-code"] * options.allow_code
         text = job_file(plan, path.suffix, options.config, words)
         return write_output("--write", path, lambda: write_text(path, text), text)
-    return 0 if plan.fits else 1
+    return int(bool(plan.unmeasurable) or any(row.refusal for row in plan.rows))
 
 
 _COLUMNS = {
@@ -404,10 +378,9 @@ _COLUMNS = {
 """The columns of the table and their widths, together within a terminal of 80 columns."""
 
 
-def _tables(plan: Plan) -> Iterator[Table | str]:
-    """Yields the parts of the table: variants whose numbers are the same stand above one part."""
-    target = plan.target
-    yield f"{target.name}: {target.count} x {target.device.description}"
+def _report(plan: Plan) -> Iterator[Table | str]:
+    """Yields what is printed: variants whose numbers are the same stand above one part of the table."""
+    yield f"{plan.target.name}: {plan.target.count} x {plan.target.device.description}"
     parts: dict[str, list[tuple[str, ...]]] = {}
     for row in plan.rows:
         cells = (
@@ -415,35 +388,30 @@ def _tables(plan: Plan) -> Iterator[Table | str]:
             str(len(row.expected.points)),
             row.expected.run.choice.name,
             str(row.batch),
-            "too large" if row.refusal else in_words(row.arguments + row.temporary),
+            "too large" if row.refusal else in_words(row.memory),
             f"{row.expected.operations / 1e9:.3g}",
             f"{row.moved / 1e9:.3g}",
             "on host" if row.seconds is None else duration(row.seconds),
             duration(row.expected.run.compiling),
         )
         parts.setdefault(row.expected.points[0].variant, []).append(cells)
-    variants: dict[tuple[tuple[str, ...], ...], list[str]] = {}
-    for name, rows in parts.items():
-        variants.setdefault(tuple(rows), []).append(name)
-    for k, (rows, names) in enumerate(variants.items()):
+    for k, rows in enumerate(dict.fromkeys(map(tuple, parts.values()))):
         table = Table(box=None, padding=(0, 1, 0, 0), show_header=not k)
         for name, width in _COLUMNS.items():
             table.add_column(name, justify="left" if name == "engine" else "right", width=width, no_wrap=True)
         for row in rows:
             table.add_row(*row)
-        yield f"\n{', '.join(names)}"
+        yield f"\n{', '.join(name for name, own in parts.items() if tuple(own) == rows)}"
         yield table
     yield ""
-
-
-def _lines(plan: Plan) -> list[str]:
-    """The lines below the table."""
-    return [
-        *(f"{point}: {reason}" for point, reason in plan.unmeasurable),
-        *(f"{row.expected.points[0]}: {row.refusal}" for row in plan.rows if row.refusal),
+    yield from (f"{point}: {reason}" for point, reason in plan.unmeasurable)
+    yield from (f"{row.expected.points[0]}: {row.refusal}" for row in plan.rows if row.refusal)
+    yield (
         f"All points: at least {duration(plan.least_seconds)} by the rates of the devices, and about "
-        f"{duration(plan.compiling)} to compile, once",
+        f"{duration(plan.compiling)} to compile, once"
+    )
+    yield (
         f"Suggested: {plan.shards} shard{'s' if plan.shards > 1 else ''} of at most {plan.minutes} minutes, if a "
         f"tenth of the rates is reached: {plan.device_hours:.2g} device-hours in all. A shard that runs out of time "
-        "goes on where it was",
-    ]
+        "goes on where it was"
+    )
