@@ -7,14 +7,11 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import Any, NoReturn, cast
 
 from jaxsens.core.base import stopping
-
-if TYPE_CHECKING:
-    from jaxsens.core.base.errors import InputError
 
 _DESCRIPTION = """Measure how much changing one input symbol changes a transformer's output, and
 how this scales with the length of the input."""
@@ -22,9 +19,6 @@ how this scales with the length of the input."""
 _MORE = """`jaxsens COMMAND --help` lists the options of a command and gives an example.
 `jaxsens --tyro-print-completion bash` prints tab completion; also zsh, fish.
 `jaxsens --version` prints the version."""
-
-_PAPERS = ("train", "theorem6", "constructions", "restrictions")
-"""The commands that repeat experiments of papers."""
 
 _IN_ASCII = {
     "«": "<", "»": ">", "…": "...", "±": "+/-", "µ": "u", "−": "-", "′": "'", "‖": "||", "√": "sqrt ", "²": "^2",
@@ -92,7 +86,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     from jaxsens.cli import constructed, corpus, measure, plan, serve, sweep, trained
     from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
     from jaxsens.core.base.errors import InputError
-    from jaxsens.core.base.files import takes_no_more
+    from jaxsens.core.base.files import remedy, takes_no_more
     from jaxsens.core.base.strict import did_you_mean
     from jaxsens.core.base.text import printable
 
@@ -100,27 +94,23 @@ def _main(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     note_command_line(arguments)
     if list(arguments) == ["--version"]:
-        from importlib.metadata import version
+        from jaxsens import __version__
 
-        print(f"jaxsens {version('jaxsens')}")
+        print(f"jaxsens {__version__}")
         return 0
-    commands: dict[str, Callable[..., int]] = {
-        "measure": measure.measure,
-        "sweep": sweep.sweep,
-        "report": sweep.report,
-        "status": sweep.status,
-        "plan": plan.plan,
-        "corpus": corpus.corpus,
-        "serve": serve.serve,
-        "schema": sweep.schema,
-        "train": trained.train,
-        "theorem6": trained.theorem6,
-        "constructions": constructed.constructions,
-        "restrictions": constructed.restrictions,
+    groups: dict[str, tuple[Callable[..., int], ...]] = {
+        "Everyday commands:": (
+            *(measure.measure, sweep.sweep, sweep.report, sweep.status),
+            *(plan.plan, corpus.corpus, serve.serve, sweep.schema),
+        ),
+        "Commands for papers:": (
+            *(trained.train, trained.theorem6, constructed.constructions, constructed.restrictions),
+        ),
     }
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(_overview(commands), file=sys.stdout if arguments else sys.stderr)
+        print(_overview(groups), file=sys.stdout if arguments else sys.stderr)
         return 0 if arguments else 2
+    commands = {command.__name__: command for group in groups.values() for command in group}
     name, *options = arguments
     wants_help, folded = bool({"-h", "--help"} & {*options}), cast(Any, Folded(sys.stdout))
     try:
@@ -136,7 +126,13 @@ def _main(arguments: Sequence[str] | None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return 128 + signal.SIGPIPE
     except (InputError, OSError) as error:
-        print(f"jaxsens: {printable(_in_words(error))}", file=sys.stderr)
+        why = str(error)
+        if isinstance(error, OSError):
+            where = "" if error.filename is None else f"{error.filename}: "
+            why = f"{where}{error.strerror or error}"
+            if takes_no_more(error):
+                why += f": what was written so far is kept; {remedy(error)}, then run the same command again"
+        print(f"jaxsens: {printable(why)}", file=sys.stderr)
         return 1 if takes_no_more(error) else 2
     return code
 
@@ -161,23 +157,10 @@ def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
     return codecs.backslashreplace_errors(error)
 
 
-def _overview(commands: Mapping[str, Callable[..., int]]) -> str:
-    """Returns the commands in two groups, a line each: the first of their help."""
-    lines = {
-        name: f"  {name:15} {str(command.__doc__).splitlines()[0]}" for name, command in commands.items()
-    }
-    everyday = "\n".join(["Everyday commands:", *(lines[name] for name in lines if name not in _PAPERS)])
-    papers = "\n".join(["Commands for papers:", *(lines[name] for name in _PAPERS)])
-    return "\n\n".join(["usage: jaxsens COMMAND [OPTIONS]", _DESCRIPTION, everyday, papers, _MORE])
-
-
-def _in_words(error: InputError | OSError) -> str:
-    from jaxsens.core.base.files import remedy, takes_no_more
-
-    if not isinstance(error, OSError):
-        return str(error)
-    where = "" if error.filename is None else f"{error.filename}: "
-    why = f"{where}{error.strerror or error}"
-    if takes_no_more(error):
-        why += f": what was written so far is kept; {remedy(error)}, then run the same command again"
-    return why
+def _overview(groups: Mapping[str, Collection[Callable[..., int]]]) -> str:
+    """Returns the commands in their groups, a line each: the first of their help."""
+    parts = [
+        "\n".join([name, *(f"  {one.__name__:15} {str(one.__doc__).splitlines()[0]}" for one in commands)])
+        for name, commands in groups.items()
+    ]
+    return "\n\n".join(["usage: jaxsens COMMAND [OPTIONS]", _DESCRIPTION, *parts, _MORE])

@@ -321,12 +321,6 @@ def measure(
     """Measure one model on one input, and print the largest flips.
 
     For example: jaxsens measure --model alphabet_size=2 --n 64
-
-    Args:
-        request: The model and its input, and where programs are kept.
-        published: Of a published model on a text.
-        measuring: How flips are measured.
-        output: What is printed and written.
     """
     source, own = None, Problems()
     arguments = measuring.objects(own)

@@ -103,9 +103,6 @@ def serve(asked: Annotated[ServeOptions, tyro.conf.arg(name="")] = ServeOptions(
     """Keep models loaded at an address; its page colours texts.
 
     For example: jaxsens serve --model minilm=all-MiniLM-L6-v2
-
-    Args:
-        asked: What is served, where, and to whom.
     """
     if missing := [name for name in _NEEDED if find_spec(name) is None]:
         raise InputError(f'serve: {", ".join(missing)} not installed: pip install "jaxsens[service]"')

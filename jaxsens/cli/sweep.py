@@ -178,10 +178,6 @@ def sweep(
     Writes tables, plots and report.html. Run it again to resume: finished points are kept.
 
     For example: jaxsens sweep configs/quickstart.toml --out results/quickstart
-
-    Args:
-        options: What is measured, and where it is kept.
-        job: Options of a job of several processes.
     """
     if options.example:
         print(files("jaxsens.core.sweeps").joinpath("example.toml").read_text("utf-8"), end="")
