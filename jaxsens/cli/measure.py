@@ -170,11 +170,8 @@ class TextOptions(PublishedOptions):
             check_there("--text-file", self.text_file, problems)
 
     def read(self) -> str:
-        """Returns the text: that of --text-file without a line break at its end.
-
-        Raises:
-            InputError: if the file is not UTF-8, empty, or too long to be a text for a model.
-        """
+        """Returns the text: that of --text-file without a line break at its end. Raises InputError for a file that is
+        not UTF-8, empty, or too long to be a text for a model."""
         if self.text_file is None:
             return self.text or ""
         path = str(self.text_file)

@@ -24,7 +24,6 @@ from jaxsens.cli.shared import (
     File,
     Flag,
     Only,
-    OptionGroup,
     Text,
     check_output,
     default,
@@ -93,14 +92,8 @@ class Device:
 
 @dataclass(frozen=True)
 class Target:
-    """Devices of one kind that work together.
-
-    Attributes:
-        name: as in the request, such as "h100x8" or "v6e-8".
-        device: what each of them is.
-        count: how many.
-        slice: the number in the name of a TPU's slice; None for a GPU.
-    """
+    """So many devices of one kind that work together. The name is that of the request, such as "h100x8" or "v6e-8";
+    the slice is the number in the name of a TPU's, and None for a GPU."""
 
     name: str
     device: Device
@@ -116,10 +109,8 @@ def known_devices() -> tuple[str, ...]:
 def target_called(name: str) -> Target:
     """Returns the devices of a name: "h100", "h100x8", "v6e-8", or the path of a TOML file, with "x8" after it.
 
-    The number after a TPU's name is that of its slice, as Google Cloud counts: v5p-8 has four chips.
-
-    Raises:
-        InputError: naming all errors, for a device that is not known, a file with errors, or a slice there is none of.
+    The number after a TPU's name is that of its slice, as Google Cloud counts: v5p-8 has four chips. Raises InputError,
+    naming all errors, for a device that is not known, a file with errors, or a slice that there is none of.
     """
     match = re.fullmatch(r"(?P<device>.+?)(?:[x-](?P<number>\d+))?", name)
     word, number = (match["device"], match["number"]) if match else (name, None)
@@ -176,13 +167,8 @@ class PlannedPoints:
 
 @dataclass(frozen=True)
 class Plan:
-    """A sweep on a target.
-
-    Attributes:
-        target: the devices.
-        rows: its points, by variant and length.
-        unmeasurable: the first point of each group that cannot be measured, and why.
-    """
+    """A sweep on a target: its points by variant and length, and the first point of each group that cannot be
+    measured, with the reason."""
 
     target: Target
     rows: tuple[PlannedPoints, ...]
@@ -230,13 +216,7 @@ class Plan:
 
 
 def planned(points: Iterable[Point], target: Target, memory_budget: int | None) -> Plan:
-    """Returns what points take, variant by variant and by rising n.
-
-    Args:
-        points: of a sweep.
-        target: the devices.
-        memory_budget: in bytes; None for the default one.
-    """
+    """Returns what points take, variant by variant and by rising n. A memory budget of None is the default one."""
     from jaxsens.core.base.programs import PLATFORMS
     from jaxsens.core.sweeps.distributed import expected_points
 
@@ -272,11 +252,7 @@ TEMPLATES = {
 def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ()) -> str:
     """Returns the text of a job that measures the sweep of a config in as many shards as the plan suggests.
 
-    Args:
-        plan: the plan.
-        ending: one of `TEMPLATES`.
-        config: the config that was planned.
-        options: further ones of `jaxsens plan` that `jaxsens sweep` needs too, such as --only.
+    The ending is one of `TEMPLATES`; `options` are those of `jaxsens plan` that `jaxsens sweep` needs too, as --only.
     """
     target, text = plan.target, (_FOLDER / TEMPLATES[ending]).read_text("utf-8")
     tpu, count, shards = target.device.tpu, target.count, plan.shards
@@ -321,7 +297,7 @@ def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ())
 
 
 @dataclass(frozen=True)
-class PlanOptions(OptionGroup):
+class PlanOptions:
     """What is planned, and for which devices.
 
     Attributes:

@@ -114,7 +114,6 @@ CacheFolder = Annotated[
         "processor; off to keep none.",
     ),
 ]
-"""The option --compilation-cache."""
 
 
 def programs_kept(folder: str | None) -> KeptPrograms:
@@ -135,11 +134,8 @@ def flag(key: str) -> str:
 def of_words(base: Any, texts: Sequence[str], problems: Problems, name: str) -> Any:
     """Returns the object that words such as ("neighbours", "k=8", "sample=1000") describe; None after adding errors.
 
-    Args:
-        base: the abstract class of the kinds, or a config without kinds, whose words are all `field=value`.
-        words: the words behind an option. The first may be a shorthand too, such as "2" or "3,4" for `Substitute`.
-        problems: collects the errors.
-        name: the option, for messages.
+    The first may be a shorthand too, such as "2" or "3,4" for `Substitute`. A config without kinds has only words such
+    as `field=value`. `name` is the option, for messages.
     """
     has_kinds = issubclass(base, Option)
     table = fields_of(texts[1:] if has_kinds else texts, problems, name)
@@ -266,12 +262,8 @@ def check_output(option: str, path: Path | None, problems: Problems) -> None:
 
 
 def check_folder(command: str, path: Path) -> None:
-    """Rejects an --out directory that cannot be used, before anything is computed for it.
-
-    Raises:
-        InputError: if it is not a directory, or cannot be written to.
-        OSError: if the disk is full, which is not an error in the command.
-    """
+    """Rejects an --out directory that cannot be used, before anything is computed for it: with InputError, but with
+    OSError if the disk is full, which is not an error in the command."""
     with collecting(command) as problems:
         check_directory("--out", path, problems)
 

@@ -32,16 +32,12 @@ _QUANTILES = {f"q{100 * q:g}": q for q in (0.1, 0.5, 0.9, 0.99)}
 
 
 def model_source(config: Path | None, variant: str | None, options: Mapping[str, Any]) -> ModelSource:
-    """The model that `jaxsens measure` is asked for.
+    """Returns the model of a config's `[model]` and `[[variant]]` tables; a sweep's config will do. Raises InputError,
+    listing every problem.
 
-    Args:
-        config: a TOML file whose `[model]` and `[[variant]]` tables are used; a sweep's config will do.
-        variant: a built-in variant or one of the file's; changes `[model]` first.
-        options: keys of a `[model]` table that come last and win. One that names a model, such as `formula`, replaces
-            the model; only the keys that it has too are kept. Beside a checkpoint there is nothing to change.
-
-    Raises:
-        InputError: listing every problem.
+    `variant`, a built-in one or one of the file's, changes `[model]` first. `options`, keys of a `[model]` table, come
+    last and win. One that names a model, such as `formula`, replaces the model; only the keys that it has too are kept.
+    Beside a checkpoint there is nothing to change.
     """
     raw = {} if config is None else read_toml(config, "--config")[1]
     problems = Problems("measure" if config is None else str(config))
@@ -84,10 +80,8 @@ def input_tokens(
 
     A word is its symbols' names, one a character or between blanks or commas. The symbols of a network with random
     weights are called 0, 1, 2 ... The end-of-sequence symbol is added after the word if the model has one, or in front
-    if the model was trained to predict the next symbol.
-
-    Raises:
-        InputError: for a word that cannot be read, or a length that the model cannot read.
+    if the model was trained to predict the next symbol. Raises InputError for a word that cannot be read, or a length
+    that the model cannot read.
     """
     problems = Problems("measure")
     if word is None:
@@ -126,16 +120,8 @@ def measured(
 
 @dataclass(frozen=True, eq=False)
 class Summary:
-    """The summary of a result.
-
-    Attributes:
-        result: the result.
-        title: a page's title.
-        about, statistics: what a terminal shows before and after how it was measured, by name.
-        table, flips: the largest flips, for a terminal and as JSON values.
-        others: further JSON values.
-        remark: printed last.
-    """
+    """The summary of a result: for a page its `title`; for a terminal, facts before and after how it was measured, by
+    name, a table of the largest flips, and a remark, printed last; and the flips and `others` as JSON values."""
 
     result: FlipSensitivity
     title: str
@@ -179,9 +165,8 @@ class Summary:
         part = "" if result.exhaustive else f" of {result.population}"
         facts = {**self.about, "flips": f"{len(result)}{part}"}
         facts |= {"engine": f"{result.engine.name}: {result.engine.reason}", **self.statistics}
-        if result.unresolved:
-            lost = f"{result.unresolved} flips, whose changes are below the rounding of the arithmetic"
-            facts["not resolved"] = lost
+        if lost := result.unresolved:
+            facts["not resolved"] = f"{lost} flips, whose changes are below the rounding of the arithmetic"
         facts |= {name.replace("_", " "): fact for name, fact in (_estimate(result) or {}).items()}
         for name, fact in facts.items():
             grid.add_row(name, fact)
@@ -209,7 +194,8 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
         cells = [_joined(flip["position"]), _joined(flip["symbol"], names), _joined(there, names)]
         table.add_row(str(word), *cells, as_text(norm, flip.get("at_most"), 6))
     rows = {f"mean {_sizes(result)}": "mean", **_QUANTILES, "max": "max"}
-    statistics = {name: _statistic(result, one) for name, one in rows.items()}
+    statistics = {"computed in": f"{result.dtype}, on {result.run.versions['device']}"}
+    statistics |= {name: _statistic(result, one) for name, one in rows.items()}
     at_most, average = at_most_of(result, _QUANTILES), None
     if result.measure.indicator:
         average, most = result.average_sensitivity, ceiling(result, lambda one: one.average_sensitivity)
@@ -230,13 +216,10 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
         "symbols": names,
         "training": training,
     }
-    machine = {"computed in": f"{result.dtype}, on {result.run.versions['device']}"}
-    remark = (
-        "No flip changes the rounded output. --model read=before-rounding measures the value before rounding."
-    )
-    rounded = result.max == 0 and source.expanded.get("read") == "output"
-    title, remark = "Sensitivity by position", remark if rounded else ""
-    return Summary(result, title, about, machine | statistics, table, flips, values, remark)
+    remark = ""
+    if result.max == 0 and source.expanded.get("read") == "output":
+        remark = "No flip changes the rounded output. --model read=before-rounding measures the value before rounding."
+    return Summary(result, "Sensitivity by position", about, statistics, table, flips, values, remark)
 
 
 def summary_of_text(result: FlipSensitivity, model: Any, text: str, top: int) -> Summary:

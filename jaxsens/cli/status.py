@@ -81,15 +81,11 @@ _SAMPLE = 100
 
 @dataclass(frozen=True)
 class SweepStatus:
-    """The state of a sweep.
+    """The state of a sweep: how many points are done, of how many.
 
     Attributes:
-        directory: of the sweep.
-        title: of the sweep.
         state: "finished": all is done; "failed": all that is left has failed; "unfinished": something else is left.
             Whether a process is at work is not known.
-        points: how many points are done.
-        of_points: how many there are.
         records: how many records of each `RecordTable` are done, and how many there are, by its name.
         report: whether report.html is there.
         failed: what failed and was not computed since.
@@ -125,11 +121,8 @@ def counts_text(counts: Mapping[str, tuple[int, int]]) -> str:
 
 
 def sweep_status(directory: str | os.PathLike[str]) -> SweepStatus:
-    """Returns the state of a sweep that runs, was stopped or is finished.
-
-    Raises:
-        InputError: if no sweep was run in the directory, or its plan is damaged.
-    """
+    """Returns the state of a sweep that runs, was stopped or is finished. Raises InputError if no sweep was run in the
+    directory, or its plan is damaged."""
     folder = Path(directory)
     plan = read_plan(folder)
     planned = {"": plan.points, **plan.records}

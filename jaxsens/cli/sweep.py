@@ -230,16 +230,15 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], options: MeasuredOptions) 
 def sweep_in_job(job: InJob, options: SweepOptions) -> NoReturn:
     """Runs a sweep in a job, and ends the process. See `jaxsens sweep`."""
     try:
-        code = _swept(job, options)
+        code, why = _swept(job, options), ""
     except ProcessLost as error:
-        code = LOST
-        print(f"jaxsens: {error}; what is finished is kept: {command_line()}", file=sys.stderr)
+        code, why = LOST, f"{error}; what is finished is kept: {command_line()}"
     except InputError as error:
-        code = 2
-        print(f"jaxsens: {error}", file=sys.stderr)
+        code, why = 2, str(error)
     except stopping.Stopped as stop:
-        code = 128 + stop.signal
-        print(f"jaxsens: stopped. To resume: {command_line()}", file=sys.stderr)
+        code, why = 128 + stop.signal, f"stopped. To resume: {command_line()}"
+    if why:
+        print(f"jaxsens: {why}", file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()
@@ -348,11 +347,7 @@ def config_schema() -> dict[str, Any]:
     model["properties"] |= {"kind": {"enum": [*kinds()], "default": "transformer", "description": about}}
     model["properties"] |= {key: {"description": "a model that is not drawn at random"} for key in naming()}
     # Constructions, baselines and published models have keys of their own.
-    model = {
-        **model,
-        "additionalProperties": True,
-        "description": "The model; variants change some of its keys.",
-    }
+    model |= {"additionalProperties": True, "description": "The model; variants change some of its keys."}
     del model["required"]
     config["properties"] |= {"model": model}
     config["properties"]["variants"]["items"] = {"enum": [*BUILT_IN]}
