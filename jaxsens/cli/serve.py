@@ -20,7 +20,6 @@ from jaxsens.cli.shared import (
     Count,
     File,
     Number,
-    OptionGroup,
     Out,
     Text,
     check_directory,
@@ -39,7 +38,7 @@ Repeated = tyro.conf.UseAppendAction[tuple[str, ...]]
 
 
 @dataclass(frozen=True)
-class ServeOptions(OptionGroup):
+class ServeOptions:
     """What is served, where, and to whom.
 
     Attributes:

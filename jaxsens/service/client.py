@@ -8,8 +8,9 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import numpy as np
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     import httpx
 
 _MEASUREMENTS = "/v1/measurements"
+# Arrays and numbers of NumPy are lists and numbers; half a character cannot be sent.
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, default=lambda one: np.asarray(one).tolist())
 _WAIT_SECONDS, _TOLD_SECONDS, _PATIENCE_SECONDS = 20.0, 0.5, 600.0
 
 
@@ -46,7 +49,7 @@ class ServiceError(RuntimeError):
         self.status = status
 
 
-class Client:
+class Client(AbstractContextManager["Client"]):
     """A service that `jaxsens serve` started.
 
     >>> client = jaxsens.service.Client("http://127.0.0.1:8321", token="...")  # doctest: +SKIP
@@ -135,8 +138,7 @@ class Client:
         with collecting("flip_sensitivity") as problems:
             for name, value in question.items():
                 try:
-                    text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain).encode()
-                    question[name] = json.loads(text)
+                    question[name] = json.loads(_ENCODER.encode(value).encode())
                 except (TypeError, ValueError):
                     problems.add(name, value, "texts, finite numbers, or lists of them, which JSON can hold")
         job = self._post(question, until)
@@ -184,9 +186,6 @@ class Client:
         """Closes the connection; a `with` block does."""
         self._http.close()
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *raised: object) -> None:
         self.close()
 
@@ -217,8 +216,3 @@ class Client:
 
 def _place(job: str) -> str:
     return f"{_MEASUREMENTS}/{quote(job, '', errors='replace')}"
-
-
-def _plain(value: object) -> Any:
-    """An array, or a number of NumPy, as lists and numbers of Python."""
-    return np.asarray(value).tolist()

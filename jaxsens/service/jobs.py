@@ -37,16 +37,9 @@ def _later(status: int, why: str, seconds: float) -> HTTPException:
 
 
 class Jobs:
-    """The jobs of a store, and the workers that do them. All in the event loop's thread.
+    """The jobs of a store, the workers that do them, and counts for Prometheus. All in the event loop's thread.
 
-    Args:
-        store, workers: of the service.
-        queued: how many jobs may wait or run.
-        seconds: that a measurement may take, by its estimate.
-        memory: bytes that it may take.
-
-    Attributes:
-        counts: for Prometheus.
+    So many jobs may wait or run (`queued`), and a measurement may take, by its estimate, so many seconds and bytes.
     """
 
     def __init__(
@@ -77,12 +70,8 @@ class Jobs:
         return not self._closing and any(worker.ready for worker in self.workers)
 
     async def look_at(self, question: Any) -> dict[str, Any]:
-        """Returns what a worker knows of a question without measuring.
-
-        Raises:
-            InputError: for what cannot be measured.
-            HTTPException: if no worker is ready, too many questions wait, or the worker's process ends.
-        """
+        """Returns what a worker knows of a question without measuring. Raises InputError for what cannot be measured,
+        and HTTPException if no worker is ready, too many questions wait, or the worker's process ends."""
         if not self.ready:
             raise _later(503, "no worker is ready: models are being loaded, or the service ends", 2.0)
         if self._looking.locked():
@@ -105,13 +94,8 @@ class Jobs:
         return answer
 
     async def accept(self, question: Any) -> StoredJob:
-        """Queues a question, or returns the job that asked it before.
-
-        Raises:
-            InputError: for what cannot be measured.
-            HTTPException: if it would take too long or too much memory, or too much waits already.
-            OSError: if the store takes no more.
-        """
+        """Queues a question, or returns the job that asked it before. Raises as `look_at` does; HTTPException if it
+        would take too long or too much memory, or too much waits already; and OSError if the store takes no more."""
         known = await self.look_at(question)
         before = self.store.jobs.get(known["id"])
         if before is not None and before.state == "finished":
@@ -173,10 +157,7 @@ class Jobs:
 
     async def run(self, worker: WorkerProcess) -> None:
         """Keeps a worker process running: starts another when one ends, or tries again where none can be started.
-
-        Raises:
-            InputError: if a model cannot be loaded.
-        """
+        Raises InputError if a model cannot be loaded."""
         while not self._closing:
             with suppress(OSError):
                 await worker.run(self._heard)

@@ -41,12 +41,8 @@ class WorkerProcess:
         self.job: str | None = None
 
     async def run(self, on_event: Callable[[dict[str, Any]], None]) -> None:
-        """Starts the process, hands its events on, and returns when it has ended.
-
-        Raises:
-            InputError: if a model cannot be loaded.
-            OSError: if no process can be started.
-        """
+        """Starts the process, hands its events on, and returns when it has ended. Raises InputError if a model cannot
+        be loaded, and OSError if no process can be started."""
         environment = {**os.environ, **self._environment}
         environment.pop("JAXSENS_TOKEN", None)
         self._process = process = await asyncio.create_subprocess_exec(

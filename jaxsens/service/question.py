@@ -96,15 +96,8 @@ class Question:
 
 
 def read_question(body: object, models: Collection[str]) -> Question:
-    """Returns the question that a body asks.
-
-    Args:
-        body: of a request, as `read_json` returns it.
-        models: the names of the served models.
-
-    Raises:
-        InputError: listing every error, in the words of `flip_sensitivity`.
-    """
+    """Returns the question that a body, as `read_json` returns it, asks of the served models. Raises InputError,
+    listing every error, in the words of `flip_sensitivity`."""
     with collecting("flip_sensitivity") as problems:
         if not isinstance(body, dict):
             problems.add("body", body, 'a JSON object such as {"model": "name", "tokens": "a text"}')
@@ -118,11 +111,8 @@ def read_question(body: object, models: Collection[str]) -> Question:
 
 
 def read_json(raw: bytes) -> Any:
-    """Returns the value of a JSON text.
-
-    Raises:
-        InputError: if it is not JSON in UTF-8, has numbers that JSON has not, or is too deep.
-    """
+    """Returns the value of a JSON text. Raises InputError if it is not JSON in UTF-8, has numbers that JSON has not, or
+    is too deep."""
     try:
         return from_json(raw, allow_inf_nan=False)
     except ValueError as error:

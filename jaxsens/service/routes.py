@@ -66,13 +66,8 @@ _FORMS = {
 
 
 class Routes(Starlette):
-    """The application: what is answered.
-
-    Args:
-        jobs: what was asked.
-        models: what is served, by name.
-        reports: the folder of sweeps whose reports can be opened; None for none.
-    """
+    """The application: what is answered of jobs, of the served models by name, and, if there is a folder of sweeps, of
+    their reports."""
 
     def __init__(self, jobs: Jobs, models: Mapping[str, str], reports: Path | None = None) -> None:
         self._jobs, self._models, self._reports = jobs, models, reports
@@ -84,7 +79,7 @@ class Routes(Starlette):
             Route(one, self.cancel, methods=["DELETE"]),
             Route(f"{one}/events", self.events),
             Route(f"{one}/result.parquet", self.parquet),
-            *(Route(f"{one}/{name}", self._form(*form)) for name, form in _FORMS.items()),
+            *(Route(f"{one}/{name}", partial(self._form, *form)) for name, form in _FORMS.items()),
             Route("/v1/models", self.models),
             Route("/v1/reports", self.reports),
             Route("/reports/{id:path}", self.report),
@@ -153,13 +148,10 @@ class Routes(Starlette):
         path = self._jobs.store.result(request.path_params["id"])
         return FileResponse(path, media_type="application/vnd.apache.parquet")
 
-    def _form(self, show: Callable[[FlipSensitivity], bytes], media_type: str) -> Any:
-        async def handler(request: Request) -> Response:
-            """What was measured, in one of its forms."""
-            result = await self._result(request)
-            return Response(await run_in_threadpool(show, result), media_type=media_type)
-
-        return handler
+    async def _form(self, show: Callable[[FlipSensitivity], bytes], media: str, request: Request) -> Response:
+        """What was measured, in one of its forms."""
+        result = await self._result(request)
+        return Response(await run_in_threadpool(show, result), media_type=media)
 
     async def _result(self, request: Request) -> FlipSensitivity:
         job = self._asked(request)
@@ -265,7 +257,8 @@ def openapi(routes: Iterable[BaseRoute], models: Collection[str]) -> dict[str, A
         if isinstance(route, Route) and route.path.startswith("/v1/"):
             methods = paths.setdefault(route.path, {"parameters": [named]} if "{id}" in route.path else {})
             for method in (route.methods or set()) - {"HEAD"}:
-                told = {"summary": getdoc(route.endpoint), "responses": responses}
+                endpoint = getattr(route.endpoint, "func", route.endpoint)  # of a form, what `partial` calls
+                told = {"summary": getdoc(endpoint), "responses": responses}
                 methods[method.lower()] = {**told, **(body if method == "POST" else {})}
     return {
         "openapi": "3.1.0",

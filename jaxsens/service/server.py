@@ -34,17 +34,9 @@ async def serve(
 ) -> None:
     """Serves until a signal asks for an end: then it accepts nothing more, and ends its workers.
 
-    Args:
-        folder: of what was asked and measured.
-        host, port: where it listens.
-        names: further names under which it is called, such as that of a proxy.
-        token: that clients need.
-        limits: what `Jobs` accepts: `queued`, `seconds`, `memory`.
-        settings: of `Worker`.
-        reports: the folder of sweeps whose reports can be opened.
-
-    Raises:
-        InputError: for a store that cannot be used, a model that cannot be loaded, or a port that is taken.
+    The folder is the store's. Further names are those under which the service is called, such as that of a proxy; the
+    limits are those of `Jobs`, and the settings those of `Worker`. Raises InputError for a store that cannot be used, a
+    model that cannot be loaded, or a port that is taken.
     """
     os.umask(0o077)  # what people ask is theirs: workers inherit it
     with closing(Store(folder)) as store, _listening(host, port) as listener:
