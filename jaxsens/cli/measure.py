@@ -58,7 +58,7 @@ _MOST_BYTES = 2**24
 
 @dataclass(frozen=True)
 class InputOptions(OptionGroup):
-    """The model and its input, and where programs are kept.
+    """The model and its input.
 
     Attributes:
         checkpoint: The directory of a trained model: the --out of `jaxsens train`.
@@ -79,7 +79,6 @@ class InputOptions(OptionGroup):
     inputs: Number = 1
     config: Annotated[File, default("")] = None
     variant: Annotated[Text, default("")] = None
-    compilation_cache: CacheFolder = None
 
     def check(self, problems: Problems) -> None:
         """Adds the errors that do not depend on the model."""
@@ -194,11 +193,9 @@ MEASURED_BY = {
 _WRITTEN_BY = {method: flag(method.removeprefix("to_")) for method in METHODS.values()}
 """The option for each method of a result that writes a file."""
 
-
-# No command line holds a function.
-_MEASURES = [name for name, kind in Measure.kinds.items() if kind.portable]
-
-
+_MEASURES = [
+    name for name, kind in Measure.kinds.items() if kind.portable
+]  # no command line holds a function
 _FIELDS = " [FIELD=VALUE ...]"
 _FLIPS = "the model's symbols; neighbours with --pretrained"
 
@@ -242,7 +239,7 @@ class MeasuringOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What is printed and written.
+    """What is printed and written, and where programs are kept.
 
     Attributes:
         top: The number of largest flips to print.
@@ -263,6 +260,7 @@ class OutputOptions:
     png: Annotated[File, default("not written")] = None
     svg: Annotated[File, default("not written")] = None
     quiet: Flag = False
+    compilation_cache: CacheFolder = None
 
     @property
     def files(self) -> dict[str, Path]:
@@ -328,10 +326,7 @@ def measure(
                 problems.add(option, value, "only with --pretrained; leave it out")
         else:
             for option, value in request.flags().items():
-                if option != "--compilation-cache":
-                    problems.add(
-                        option, value, "leave it out; with --pretrained the folder and the text say it"
-                    )
+                problems.add(option, value, "leave it out; with --pretrained the folder and the text say it")
             published.check(arguments.get("measure"), problems)
         for option, value in {"--seed": measuring.seed, "--top": output.top}.items():
             if value < 0:
@@ -349,7 +344,7 @@ def measure(
         text_option = "--text" if published.text_file is None else "--text-file"
         names = {"folder": "--pretrained", "text": text_option, "readout": "--readout", **MEASURED_BY}
     try:
-        with programs_kept(request.compilation_cache), flags_named(names):
+        with programs_kept(output.compilation_cache), flags_named(names):
             if source is not None:
                 tokens = single.input_tokens(
                     source, request.tokens, request.n, request.inputs, measuring.seed

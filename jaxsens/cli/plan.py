@@ -19,16 +19,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from jaxsens.cli.shared import (
-    Config,
-    File,
-    Flag,
-    Only,
-    Text,
-    check_output,
-    default,
-    write_output,
-)
+from jaxsens.cli.shared import Config, File, Flag, Only, Text, check_output, default, write_output
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.files import write_text
 from jaxsens.core.base.strict import Positive, config, did_you_mean, read_table, read_toml
@@ -39,7 +30,8 @@ if TYPE_CHECKING:
     from jaxsens.core.sweeps.points import Point
 
 _FOLDER = Path(__file__).parent / "planning"
-_DEVICES = _FOLDER / "devices"
+DEVICES = {path.stem: path for path in sorted((_FOLDER / "devices").glob("*.toml"))}
+"""The files of the devices that jaxsens describes, by name."""
 
 Rate = Annotated[float, Field(ge=0)]
 
@@ -101,11 +93,6 @@ class Target:
     slice: str | None = None
 
 
-def known_devices() -> tuple[str, ...]:
-    """Returns the names of the devices that jaxsens describes."""
-    return tuple(sorted(path.stem for path in _DEVICES.glob("*.toml")))
-
-
 def target_called(name: str) -> Target:
     """Returns the devices of a name: "h100", "h100x8", "v6e-8", or the path of a TOML file, with "x8" after it.
 
@@ -114,15 +101,13 @@ def target_called(name: str) -> Target:
     """
     match = re.fullmatch(r"(?P<device>.+?)(?:[x-](?P<number>\d+))?", name)
     word, number = (match["device"], match["number"]) if match else (name, None)
-    file = Path(word) if word.endswith(".toml") else _DEVICES / f"{word}.toml"
-    if not word.endswith(".toml") and word not in known_devices():
-        names = ", ".join(known_devices())
+    if not word.endswith(".toml") and word not in DEVICES:
         remedy = (
-            f"no such device{did_you_mean(word, known_devices())} Known are {names}; describe another in a TOML file, "
-            "as docs/planning.md shows, and give its path"
+            f"no such device{did_you_mean(word, DEVICES)} Known are {', '.join(DEVICES)}; describe another in a TOML "
+            "file, as docs/planning.md shows, and give its path"
         )
         raise InputError.of("--on", name, remedy)
-    _, table = read_toml(file, "--on")
+    _, table = read_toml(DEVICES.get(word, word), "--on")
     with collecting(word) as problems:
         device: Any = read_table(Device, table, "", problems)
     if device.tpu is None:
@@ -329,7 +314,7 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     path = options.write
     with collecting("plan") as problems:
         if options.on is None:
-            problems.add("--on", None, f"devices, such as {', '.join(known_devices())}, h100x8 or v6e-8")
+            problems.add("--on", None, f"devices, such as {', '.join(DEVICES)}, h100x8 or v6e-8")
         if path is not None and path.suffix not in TEMPLATES:
             problems.add("--write", str(path), f"a name with one of these endings: {', '.join(TEMPLATES)}")
         check_output("--write", path, problems)

@@ -258,7 +258,7 @@ def check_output(option: str, path: Path | None, problems: Problems) -> None:
     elif path.exists() and not path.is_file():
         problems.add(option, str(path), "a regular file or a new name; this is a special file")
     else:
-        _check_place(option, path, path.parent, problems)
+        check_directory(option, path.parent, problems, path)
 
 
 def check_folder(command: str, path: Path) -> None:
@@ -268,24 +268,20 @@ def check_folder(command: str, path: Path) -> None:
         check_directory("--out", path, problems)
 
 
-def check_directory(option: str, path: Path, problems: Problems) -> None:
-    """Collects an error if a directory cannot be used, before anything is computed for it."""
-    if path.is_dir() or not os.path.lexists(path):
-        _check_place(option, path, path, problems)
-    else:
+def check_directory(option: str, path: Path, problems: Problems, file: Path | None = None) -> None:
+    """Collects an error if a directory, or that of a new `file`, cannot be used, before anything is computed for it."""
+    if file is None and os.path.lexists(path) and not path.is_dir():
         problems.add(option, str(path), "a directory name; this is a file")
-
-
-def _check_place(option: str, path: Path, folder: Path, problems: Problems) -> None:
+        return
+    named = str(file or path)
     try:
-        try_writing_to(folder)
+        try_writing_to(path)
     except NotADirectoryError as error:
-        problems.add(option, str(path), f"another path: {error.filename} is not a directory")
+        problems.add(option, named, f"another path: {error.filename} is not a directory")
     except OSError as error:
         if takes_no_more(error):
             raise
-        why = f"{error.filename} cannot be written to ({error.strerror})"
-        problems.add(option, str(path), f"another path: {why}")
+        problems.add(option, named, f"another path: {error.filename} cannot be written to ({error.strerror})")
 
 
 def write_output(option: str, path: Path, write: Callable[[], object], text: str = "") -> int:

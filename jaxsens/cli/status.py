@@ -128,11 +128,6 @@ def sweep_status(directory: str | os.PathLike[str]) -> SweepStatus:
     planned = {"": plan.points, **plan.records}
     table_of = {item: name for name, items in planned.items() for item in items}
     paths = {item: folder / item.file for item in table_of}
-
-    def label(item: PlannedPoint) -> str:
-        table = f"{table_of[item]} of " if table_of[item] else ""
-        return f"{table}{item.variant} n={item.n} seed={item.seed}"
-
     with only_inside(folder):
         see_what_others_wrote(path.parent for path in paths.values())
     there = there_are(name for path in paths.values() for name in (path, failure_of(path)))
@@ -140,7 +135,8 @@ def sweep_status(directory: str | os.PathLike[str]) -> SweepStatus:
     failed = []
     for item in missing:
         if failure_of(paths[item]) in there and (why := read_failure(paths[item])) is not None:
-            failed.append(Failure(label(item), why))
+            table = f"{table_of[item]} of " if table_of[item] else ""
+            failed.append(Failure(f"{table}{item.variant} n={item.n} seed={item.seed}", why))
     left = Counter(table_of[item] for item in missing)
     return SweepStatus(
         directory=str(directory),

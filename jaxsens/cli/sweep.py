@@ -16,17 +16,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from importlib.resources import files
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    NoReturn,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Never, Union, get_args, get_origin, get_type_hints
 
 import tyro
 from rich.console import Console
@@ -62,7 +52,6 @@ if TYPE_CHECKING:
 Format = Literal["svg", "png", "pdf"]
 Width = Literal["page", "one", "two"]
 _SHARE_ABOVE = 60
-_PLACE = ("coordinator", "processes", "process")
 
 LOST = 75
 """The exit code of a process that ended because another one of its job has: EX_TEMPFAIL, start all again."""
@@ -161,10 +150,10 @@ class InJob(OptionGroup):
                 problems.add("--coordinator", self.coordinator, "HOST:PORT, the same for all processes")
             if "share_above" in self.given() and not self.requested:
                 problems.add("--share-above", self.share_above, "only in a job: add --distributed")
-            place = {key: value for key, value in self.given().items() if key in _PLACE}
-            if 0 < len(place) < len(_PLACE):
+            place = [one for one in (self.coordinator, self.processes, self.process) if one is not None]
+            if 0 < len(place) < 3:
                 advice = "all of --coordinator, --processes and --process, or none"
-                problems.add("--distributed", next(iter(place.values())), advice)
+                problems.add("--distributed", place[0], advice)
             elif self.process is not None and self.process not in range(self.processes or 0):
                 problems.add("--process", self.process, f"from 0 to --processes - 1, of {self.processes}")
 
@@ -227,7 +216,7 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], options: MeasuredOptions) 
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
 
 
-def sweep_in_job(job: InJob, options: SweepOptions) -> NoReturn:
+def sweep_in_job(job: InJob, options: SweepOptions) -> Never:
     """Runs a sweep in a job, and ends the process. See `jaxsens sweep`."""
     try:
         code, why = _swept(job, options), ""

@@ -12,7 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens.cli import main
-from jaxsens.cli.plan import Plan, job_file, known_devices, planned, target_called
+from jaxsens.cli.plan import DEVICES, Plan, job_file, planned, target_called
 from jaxsens.core.sweeps.config import load_sweep_config
 from jaxsens.training.theorem6.run import load_theorem6_config
 from tests.refusals import refused
@@ -244,7 +244,7 @@ float64 = 2.5e11
 """
 
 
-@pytest.mark.parametrize("name", known_devices())
+@pytest.mark.parametrize("name", DEVICES)
 def test_every_shipped_device_reads_and_has_the_rates_of_its_platform(name):
     target = target_called(name)
     device = target.device
