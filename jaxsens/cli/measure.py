@@ -19,6 +19,7 @@ from jaxsens.cli.shared import (
     Count,
     File,
     Flag,
+    Json,
     Names,
     Number,
     OptionGroup,
@@ -254,7 +255,7 @@ class OutputOptions:
     """
 
     top: Number = 5
-    json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False
+    json_output: Json = False
     save: Annotated[File, default("not written")] = None
     html: Annotated[File, default("not written")] = None
     png: Annotated[File, default("not written")] = None

@@ -9,7 +9,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -333,10 +333,18 @@ def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
     return int(bool(plan.unmeasurable) or any(row.refusal for row in plan.rows))
 
 
-_COLUMNS = {
-    "n": 7, "points": 6, "engine": 11, "batch": 7, "memory": 9, "Gop": 7, "GB": 7, "least": 9, "compile": 7,
-}  # fmt: skip
-"""The columns of the table and their widths, together within a terminal of 80 columns."""
+_COLUMNS: dict[str, tuple[int, Callable[[PlannedPoints], object]]] = {
+    "n": (7, lambda row: row.expected.run.n),
+    "points": (6, lambda row: len(row.expected.points)),
+    "engine": (11, lambda row: row.expected.run.choice.name),
+    "batch": (7, lambda row: row.batch),
+    "memory": (9, lambda row: "too large" if row.refusal else in_words(row.memory)),
+    "Gop": (7, lambda row: f"{row.expected.operations / 1e9:.3g}"),
+    "GB": (7, lambda row: f"{row.moved / 1e9:.3g}"),
+    "least": (9, lambda row: "on host" if row.seconds is None else duration(row.seconds)),
+    "compile": (7, lambda row: duration(row.expected.run.compiling)),
+}
+"""The columns of the table: their widths, together within a terminal of 80 columns, and what they hold."""
 
 
 def _report(plan: Plan) -> Iterator[Table | str]:
@@ -344,21 +352,11 @@ def _report(plan: Plan) -> Iterator[Table | str]:
     yield f"{plan.target.name}: {plan.target.count} x {plan.target.device.description}"
     parts: dict[str, list[tuple[str, ...]]] = {}
     for row in plan.rows:
-        cells = (
-            str(row.expected.run.n),
-            str(len(row.expected.points)),
-            row.expected.run.choice.name,
-            str(row.batch),
-            "too large" if row.refusal else in_words(row.memory),
-            f"{row.expected.operations / 1e9:.3g}",
-            f"{row.moved / 1e9:.3g}",
-            "on host" if row.seconds is None else duration(row.seconds),
-            duration(row.expected.run.compiling),
-        )
+        cells = tuple(str(cell(row)) for _, cell in _COLUMNS.values())
         parts.setdefault(row.expected.points[0].variant, []).append(cells)
     for k, rows in enumerate(dict.fromkeys(map(tuple, parts.values()))):
         table = Table(box=None, padding=(0, 1, 0, 0), show_header=not k)
-        for name, width in _COLUMNS.items():
+        for name, (width, _) in _COLUMNS.items():
             table.add_column(name, justify="left" if name == "engine" else "right", width=width, no_wrap=True)
         for row in rows:
             table.add_row(*row)

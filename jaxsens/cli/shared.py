@@ -97,6 +97,7 @@ Number = Annotated[int, _spec("INT", _integer)]
 Count = Annotated[int | None, _spec("INT", _integer)]
 File = Annotated[Path | None, _spec("FILE", lambda words: Path(words[0]))]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
+Json = Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")]
 Config = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="CONFIG", help_behavior_hint="")]]
 Only = tyro.conf.UseAppendAction[
     Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="(default: all)")]

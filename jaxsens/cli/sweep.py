@@ -27,6 +27,7 @@ from jaxsens.cli.shared import (
     Directory,
     File,
     Flag,
+    Json,
     Number,
     Only,
     OptionalOut,
@@ -280,17 +281,11 @@ def report(
 
     result = load_sweep(directory)
     page = result.report(directory, format=format, width=width)
-    console = Console(quiet=quiet)
-    print_text(console, f"{result}\n{page}")
+    print_text(Console(quiet=quiet), f"{result}\n{page}")
     return 0
 
 
-def status(
-    directory: Directory,
-    /,
-    *,
-    json_output: Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")] = False,
-) -> int:
+def status(directory: Directory, /, *, json_output: Json = False) -> int:
     """Print the state of a sweep, running or not, and the time left.
 
     Any machine that sees the directory will do. For example: jaxsens status results/quickstart
