@@ -14,28 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from jaxsens.cli.shared import (
-    CacheFolder,
-    Count,
-    File,
-    Flag,
-    Json,
-    Names,
-    Number,
-    OptionGroup,
-    Text,
-    check_output,
-    check_there,
-    command_line,
-    default,
-    fields_of,
-    flag,
-    flags_named,
-    of_words,
-    one_of,
-    programs_kept,
-    write_output,
-)
+from jaxsens.cli import shared
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.files import METHODS, check_ending, read_text_within
@@ -58,7 +37,7 @@ _MOST_BYTES = 2**24
 
 
 @dataclass(frozen=True)
-class InputOptions(OptionGroup):
+class InputOptions(shared.OptionGroup):
     """The model and its input.
 
     Attributes:
@@ -73,13 +52,13 @@ class InputOptions(OptionGroup):
         variant: A variant of the model: a built-in one, such as leftmost-hard, or one from the config.
     """
 
-    checkpoint: tyro.conf.Positional[Annotated[File, default("", "[CHECKPOINT]")]] = None
-    model: Annotated[Names, default("as in --config", "KEY=VALUE ...")] = None
-    tokens: Annotated[Text, default("a random word of --n symbols", "WORD")] = None
-    n: Annotated[Count, default("that of --tokens")] = None
-    inputs: Number = 1
-    config: Annotated[File, default("")] = None
-    variant: Annotated[Text, default("")] = None
+    checkpoint: tyro.conf.Positional[Annotated[shared.File, shared.default("", "[CHECKPOINT]")]] = None
+    model: Annotated[shared.Names, shared.default("as in --config", "KEY=VALUE ...")] = None
+    tokens: Annotated[shared.Text, shared.default("a random word of --n symbols", "WORD")] = None
+    n: Annotated[shared.Count, shared.default("that of --tokens")] = None
+    inputs: shared.Number = 1
+    config: Annotated[shared.File, shared.default("")] = None
+    variant: Annotated[shared.Text, shared.default("")] = None
 
     def check(self, problems: Problems) -> None:
         """Adds the errors that do not depend on the model."""
@@ -92,12 +71,12 @@ class InputOptions(OptionGroup):
             problems.add("--inputs", self.inputs, "at least 1")
         if self.tokens is not None and self.inputs != 1:
             problems.add("--inputs", self.inputs, "1 with --tokens, which gives one input")
-        check_there("CHECKPOINT", self.checkpoint, problems)
-        check_there("--config", self.config, problems)
+        shared.check_there("CHECKPOINT", self.checkpoint, problems)
+        shared.check_there("--config", self.config, problems)
 
 
 @dataclass(frozen=True)
-class PublishedOptions(OptionGroup):
+class PublishedOptions(shared.OptionGroup):
     """A published model, what is read of it, and what it is computed in.
 
     Attributes:
@@ -108,10 +87,12 @@ class PublishedOptions(OptionGroup):
         dtype: What a published model is computed in.
     """
 
-    pretrained: Annotated[File, default("", "DIR")] = None
-    readout: Annotated[Text, default("that of the folder", "cls|last|mean|N")] = None
-    output: Annotated[Text, default("hidden; logits with --measure log-probability", one_of(_OUTPUTS))] = None
-    dtype: Annotated[Text, default("float32", one_of(DTYPES))] = None
+    pretrained: Annotated[shared.File, shared.default("", "DIR")] = None
+    readout: Annotated[shared.Text, shared.default("that of the folder", "cls|last|mean|N")] = None
+    output: Annotated[
+        shared.Text, shared.default("hidden; logits with --measure log-probability", shared.one_of(_OUTPUTS))
+    ] = None
+    dtype: Annotated[shared.Text, shared.default("float32", shared.one_of(DTYPES))] = None
 
     def check_model(self, measure: Measure | None, problems: Problems) -> None:
         """Adds the errors that can be found without loading the model, of which `measure` is measured."""
@@ -156,8 +137,8 @@ class TextOptions(PublishedOptions):
         text_file: A file that holds the text, UTF-8; - for standard input. A line break at its end is left out.
     """
 
-    text: Annotated[Text, default("", "TEXT")] = None
-    text_file: Annotated[File, default("", "FILE|-")] = None
+    text: Annotated[shared.Text, shared.default("", "TEXT")] = None
+    text_file: Annotated[shared.File, shared.default("", "FILE|-")] = None
 
     def check(self, measure: Measure | None, problems: Problems) -> None:
         """Adds the errors, with --pretrained, that can be found without loading the model."""
@@ -167,7 +148,7 @@ class TextOptions(PublishedOptions):
         elif self.text_file is None and not self.text:
             problems.add("--text", self.text, "give the text, or --text-file, a file that holds it")
         elif str(self.text_file) != "-":
-            check_there("--text-file", self.text_file, problems)
+            shared.check_there("--text-file", self.text_file, problems)
 
     def read(self) -> str:
         """Returns the text: that of --text-file without a line break at its end. Raises InputError for a file that is
@@ -185,18 +166,17 @@ class TextOptions(PublishedOptions):
 
 
 MEASURED_BY = {
-    **{key: flag(key) for key in ("flips", "measure", "engine", "placement")},
+    **{key: shared.flag(key) for key in ("flips", "measure", "engine", "placement")},
     **dict.fromkeys(("remaining", "joined"), "--save"),
     **{key: ("--placement", key) for key in ("batch_size", "memory_budget")},
 }
 """The arguments of `flip_sensitivity`, and the fields, whose errors name the option instead."""
 
-_WRITTEN_BY = {method: flag(method.removeprefix("to_")) for method in METHODS.values()}
+_WRITTEN_BY = {method: shared.flag(method.removeprefix("to_")) for method in METHODS.values()}
 """The option for each method of a result that writes a file."""
 
-_MEASURES = [
-    name for name, kind in Measure.kinds.items() if kind.portable
-]  # no command line holds a function
+# No command line holds a function.
+_MEASURES = [name for name, kind in Measure.kinds.items() if kind.portable]
 _FIELDS = " [FIELD=VALUE ...]"
 _FLIPS = "the model's symbols; neighbours with --pretrained"
 
@@ -214,12 +194,13 @@ class MeasuringOptions:
         placement: In which batches and within which memory: batch_size and memory_budget, in bytes.
     """
 
-    seed: Number = 0
-    flips: Annotated[Names, default(_FLIPS, one_of(Flips.kinds, _FIELDS))] = None
-    measure: Annotated[Names, default("l2", one_of(_MEASURES, _FIELDS))] = None
-    engine: Annotated[Names, default("auto", one_of(AskedEngine.kinds, _FIELDS))] = None
+    seed: shared.Number = 0
+    flips: Annotated[shared.Names, shared.default(_FLIPS, shared.one_of(Flips.kinds, _FIELDS))] = None
+    measure: Annotated[shared.Names, shared.default("l2", shared.one_of(_MEASURES, _FIELDS))] = None
+    engine: Annotated[shared.Names, shared.default("auto", shared.one_of(AskedEngine.kinds, _FIELDS))] = None
     placement: Annotated[
-        Names, default("the model and 2 GiB on CPUs, 8 GiB on GPUs, 12 GiB on TPUs", "FIELD=VALUE ...")
+        shared.Names,
+        shared.default("the model and 2 GiB on CPUs, 8 GiB on GPUs, 12 GiB on TPUs", "FIELD=VALUE ..."),
     ] = None
 
     def objects(self, problems: Problems) -> dict[str, Any]:
@@ -228,12 +209,12 @@ class MeasuringOptions:
         for base in (Flips, Measure, AskedEngine):
             values = getattr(self, base.argument)
             if values is not None:
-                one = of_words(base, values, problems, flag(base.argument))
+                one = shared.of_words(base, values, problems, shared.flag(base.argument))
                 if one is not None and self.seed > 0 and not any(word.startswith("seed=") for word in values):
                     one = one.seeded(self.seed)
                 objects[base.argument] = one
         if self.placement is not None:
-            table = of_words(PlacementTable, self.placement, problems, "--placement")
+            table = shared.of_words(PlacementTable, self.placement, problems, "--placement")
             objects["placement"] = None if table is None else table.placement()
         return objects
 
@@ -254,14 +235,14 @@ class OutputOptions:
         quiet: Print only errors and warnings; requires a file to write.
     """
 
-    top: Number = 5
-    json_output: Json = False
-    save: Annotated[File, default("not written")] = None
-    html: Annotated[File, default("not written")] = None
-    png: Annotated[File, default("not written")] = None
-    svg: Annotated[File, default("not written")] = None
-    quiet: Flag = False
-    compilation_cache: CacheFolder = None
+    top: shared.Number = 5
+    json_output: shared.Json = False
+    save: shared.NewFile = None
+    html: shared.NewFile = None
+    png: shared.NewFile = None
+    svg: shared.NewFile = None
+    quiet: shared.Flag = False
+    compilation_cache: shared.CacheFolder = None
 
     @property
     def files(self) -> dict[str, Path]:
@@ -273,7 +254,7 @@ class OutputOptions:
         """Adds the errors in files that do not depend on the model."""
         for method, path in self.files.items():
             check_ending(method, path, problems, _WRITTEN_BY[method], _WRITTEN_BY)
-            check_output(_WRITTEN_BY[method], path, problems)
+            shared.check_output(_WRITTEN_BY[method], path, problems)
         if self.quiet and not self.files:
             problems.add("--quiet", True, "give --save or --html too; otherwise the result is lost")
 
@@ -292,9 +273,9 @@ class OutputOptions:
         path, why = self.save, "--save FILE keeps them" if len(partial) else "run the same command again"
         told = f"; nothing was written: {why}"
         if path is not None and len(partial):
-            if write_output("--save", path, lambda: partial.save(path)):
+            if shared.write_output("--save", path, lambda: partial.save(path)):
                 return
-            told = f", and are kept in {path}. To go on: {command_line()}"
+            told = f", and are kept in {path}. To go on: {shared.command_line()}"
         message = f"jaxsens: stopped; {len(partial)} of {partial.requested} flips were measured{told}"
         print(message, file=sys.stderr, flush=True)
 
@@ -304,7 +285,7 @@ class OutputOptions:
         for method, path in self.files.items():
             named = {} if method == "save" else {"title": title}
             write = partial(getattr(result, method), path, **named)
-            code = write_output(_WRITTEN_BY[method], path, write) or code
+            code = shared.write_output(_WRITTEN_BY[method], path, write) or code
         return code
 
 
@@ -345,7 +326,7 @@ def measure(
         text_option = "--text" if published.text_file is None else "--text-file"
         names = {"folder": "--pretrained", "text": text_option, "readout": "--readout", **MEASURED_BY}
     try:
-        with programs_kept(output.compilation_cache), flags_named(names):
+        with shared.programs_kept(output.compilation_cache), shared.flags_named(names):
             if source is not None:
                 tokens = single.input_tokens(
                     source, request.tokens, request.n, request.inputs, measuring.seed
@@ -374,7 +355,7 @@ def _source(request: InputOptions, problems: Problems) -> ModelSource | None:
     """The model with random, constructed or trained weights; None after adding the errors."""
     from jaxsens.cli.single import model_source
 
-    table = fields_of(request.model or (), problems, "--model", ("alphabet",))
+    table = shared.fields_of(request.model or (), problems, "--model", ("alphabet",))
     if table is None:
         return None
     if request.checkpoint is not None:
@@ -382,7 +363,7 @@ def _source(request: InputOptions, problems: Problems) -> ModelSource | None:
     # With a config, only what the options say is theirs.
     names = {f"model.{key}": ("--model", key) for key in table} if request.config else {"model": "--model"}
     try:
-        with flags_named({**names, "model.checkpoint": "CHECKPOINT"}):
+        with shared.flags_named({**names, "model.checkpoint": "CHECKPOINT"}):
             return model_source(request.config, request.variant, table)
     except InputError as error:
         paths = {one.path for one in problems}

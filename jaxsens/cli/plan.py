@@ -19,7 +19,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
-from jaxsens.cli.shared import Config, File, Flag, Only, Text, check_output, default, write_output
+from jaxsens.cli.shared import Config, Flag, NewFile, Only, Text, check_output, default, write_output
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.files import write_text
 from jaxsens.core.base.strict import Positive, config, did_you_mean, read_table, read_toml
@@ -298,7 +298,7 @@ class PlanOptions:
     on: Annotated[Text, default("", "DEVICES")] = None
     only: Only = ()
     allow_code: Flag = False
-    write: Annotated[File, default("not written", "FILE")] = None
+    write: NewFile = None
 
 
 def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:

@@ -96,6 +96,7 @@ Names = Annotated[tuple[str, ...] | None, _spec("NAME [NAME ...]", tuple, nargs=
 Number = Annotated[int, _spec("INT", _integer)]
 Count = Annotated[int | None, _spec("INT", _integer)]
 File = Annotated[Path | None, _spec("FILE", lambda words: Path(words[0]))]
+NewFile = Annotated[File, default("not written")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 Json = Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")]
 Config = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="CONFIG", help_behavior_hint="")]]

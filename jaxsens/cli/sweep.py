@@ -21,29 +21,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Never, Union, get_arg
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import (
-    CacheFolder,
-    Count,
-    Directory,
-    File,
-    Flag,
-    Json,
-    Number,
-    Only,
-    OptionalOut,
-    OptionGroup,
-    Text,
-    check_folder,
-    command_line,
-    default,
-    flags_named,
-    print_text,
-    programs_kept,
-    say_end,
-)
+from jaxsens.cli import shared
 from jaxsens.core.base import stopping
 from jaxsens.core.base.errors import InputError, ProcessLost, collecting
 from jaxsens.core.base.registry import Option, entries, load
+from jaxsens.core.base.text import print_text
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.job import Outcome
@@ -74,14 +56,14 @@ class MeasuredOptions:
         quiet: Print only failures and warnings.
     """
 
-    config: tyro.conf.Positional[Annotated[File, default("", "[CONFIG]")]] = None
-    out: Annotated[OptionalOut, default("")] = None
-    only: Only = ()
-    shard: Annotated[Text, default("all", "K/M")] = None
-    compilation_cache: CacheFolder = None
+    config: tyro.conf.Positional[Annotated[shared.File, shared.default("", "[CONFIG]")]] = None
+    out: Annotated[shared.OptionalOut, shared.default("")] = None
+    only: shared.Only = ()
+    shard: Annotated[shared.Text, shared.default("all", "K/M")] = None
+    compilation_cache: shared.CacheFolder = None
     format: Format = "svg"
     width: Width = "page"
-    quiet: Flag = False
+    quiet: shared.Flag = False
 
     @property
     def places(self) -> tuple[Path, Path]:
@@ -104,9 +86,9 @@ class SweepOptions(MeasuredOptions):
         allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
     """
 
-    list_points: Annotated[Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
-    example: Flag = False
-    allow_code: Flag = False
+    list_points: Annotated[shared.Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
+    example: shared.Flag = False
+    allow_code: shared.Flag = False
 
     def load(self) -> tuple[Sweep, Sequence[Point]]:
         """Returns the sweep of the config, and the points that are chosen of it."""
@@ -119,7 +101,7 @@ class SweepOptions(MeasuredOptions):
 
 
 @dataclass(frozen=True)
-class InJob(OptionGroup):
+class InJob(shared.OptionGroup):
     """Options of a job of several processes.
 
     Attributes:
@@ -131,11 +113,11 @@ class InJob(OptionGroup):
         share_above: In a job, points that take one process more seconds than this are measured by all together.
     """
 
-    distributed: Flag = False
-    coordinator: Annotated[Text, default("found by JAX", "HOST:PORT")] = None
-    processes: Annotated[Count, default("found by JAX")] = None
-    process: Annotated[Count, default("found by JAX")] = None
-    share_above: Annotated[Number, default(f"{_SHARE_ABOVE}", "SECONDS")] = _SHARE_ABOVE
+    distributed: shared.Flag = False
+    coordinator: Annotated[shared.Text, shared.default("found by JAX", "HOST:PORT")] = None
+    processes: Annotated[shared.Count, shared.default("found by JAX")] = None
+    process: Annotated[shared.Count, shared.default("found by JAX")] = None
+    share_above: Annotated[shared.Number, shared.default(f"{_SHARE_ABOVE}", "SECONDS")] = _SHARE_ABOVE
 
     @property
     def requested(self) -> bool:
@@ -178,7 +160,7 @@ def sweep(
 
         print_text(Console(), "\n".join(listing(*options.load(), out)))
         return 0
-    check_folder("sweep", out)
+    shared.check_folder("sweep", out)
     job.check()
     if job.requested:
         return sweep_in_job(job, options)
@@ -186,7 +168,8 @@ def sweep(
 
     sweep, chosen = options.load()
     progress = Console(stderr=True, quiet=options.quiet)
-    with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache) as programs:
+    named = shared.flags_named({"directory": "--out"})
+    with named, shared.programs_kept(options.compilation_cache) as programs:
         outcomes = run_whole(sweep, out, chosen, progress)
     if any(outcome.computed for outcome in outcomes):
         print_text(progress, f"{programs}")
@@ -203,7 +186,7 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], options: MeasuredOptions) 
 
     (_, out), quiet = options.places, options.quiet
     console, progress, counts = Console(stderr=True), Console(stderr=True, quiet=quiet), sweep.stored(out)
-    done, ended = counts_text(counts), say_end(console, outcomes, counts_text(counts))
+    done, ended = counts_text(counts), shared.say_end(console, outcomes, counts_text(counts))
     if not ended and counts["points"][0] == 0:
         print_text(console, "no point could be measured")
     elif not ended and options.shard is not None and any(stored < of for stored, of in counts.values()):
@@ -212,7 +195,8 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], options: MeasuredOptions) 
         try:
             report(out, format=options.format, width=options.width, quiet=quiet)
         except OSError as error:
-            print_text(console, f"stopped: {why_unwritable(error, out)}. {done}. To resume: {command_line()}")
+            why = why_unwritable(error, out)
+            print_text(console, f"stopped: {why}. {done}. To resume: {shared.command_line()}")
             return 1
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
 
@@ -222,11 +206,11 @@ def sweep_in_job(job: InJob, options: SweepOptions) -> Never:
     try:
         code, why = _swept(job, options), ""
     except ProcessLost as error:
-        code, why = LOST, f"{error}; what is finished is kept: {command_line()}"
+        code, why = LOST, f"{error}; what is finished is kept: {shared.command_line()}"
     except InputError as error:
         code, why = 2, str(error)
     except stopping.Stopped as stop:
-        code, why = 128 + stop.signal, f"stopped. To resume: {command_line()}"
+        code, why = 128 + stop.signal, f"stopped. To resume: {shared.command_line()}"
     if why:
         print(f"jaxsens: {why}", file=sys.stderr)
     for stream in (sys.stdout, sys.stderr):
@@ -249,9 +233,9 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     (_, out), number = options.places, jax.process_index()
     print_text(progress, f"process {number} of {jax.process_count()}")
     sweep, chosen = options.load()
-    with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache):
+    with shared.flags_named({"directory": "--out"}), shared.programs_kept(options.compilation_cache):
         outcomes = distributed.measure(sweep, out, chosen, progress, job.share_above)
-    if say_end(errors, outcomes, counts_text(sweep.stored(out))):
+    if shared.say_end(errors, outcomes, counts_text(sweep.stored(out))):
         return outcomes[-1].exit_code
     print_text(progress, "waiting for the other processes")
     distributed.wait_for_all()
@@ -265,7 +249,12 @@ def _swept(job: InJob, options: SweepOptions) -> int:
 
 
 def report(
-    directory: Directory, /, *, format: Format = "svg", width: Width = "page", quiet: Flag = False
+    directory: shared.Directory,
+    /,
+    *,
+    format: Format = "svg",
+    width: Width = "page",
+    quiet: shared.Flag = False,
 ) -> int:
     """Write the tables, plots and report.html of a sweep again.
 
@@ -285,7 +274,7 @@ def report(
     return 0
 
 
-def status(directory: Directory, /, *, json_output: Json = False) -> int:
+def status(directory: shared.Directory, /, *, json_output: shared.Json = False) -> int:
     """Print the state of a sweep, running or not, and the time left.
 
     Any machine that sees the directory will do. For example: jaxsens status results/quickstart
