@@ -83,8 +83,7 @@ def _main(arguments: Sequence[str] | None) -> int:
     # Imported here so that signals are recorded from the start.
     import tyro
 
-    from jaxsens.cli import constructed, corpus, measure, plan, serve, sweep, trained
-    from jaxsens.cli.shared import Folded, note_command_line, warnings_in_words
+    from jaxsens.cli import constructed, corpus, measure, plan, serve, shared, sweep, trained
     from jaxsens.core.base.errors import InputError
     from jaxsens.core.base.files import remedy, takes_no_more
     from jaxsens.core.base.strict import did_you_mean
@@ -92,7 +91,7 @@ def _main(arguments: Sequence[str] | None) -> int:
 
     _open_streams()
     arguments = sys.argv[1:] if arguments is None else list(arguments)
-    note_command_line(arguments)
+    shared.ARGUMENTS[:] = arguments
     if list(arguments) == ["--version"]:
         from jaxsens import __version__
 
@@ -112,13 +111,13 @@ def _main(arguments: Sequence[str] | None) -> int:
         return 0 if arguments else 2
     commands = {command.__name__: command for group in groups.values() for command in group}
     name, *options = arguments
-    wants_help, folded = bool({"-h", "--help"} & {*options}), cast(Any, Folded(sys.stdout))
+    wants_help, folded = bool({"-h", "--help"} & {*options}), cast(Any, shared.Folded(sys.stdout))
     try:
         if name.startswith("--tyro-"):  # tab completion, of all commands
             return tyro.extras.subcommand_cli_from_dict(commands, prog="jaxsens", args=arguments)
         if name not in commands:
             raise InputError(f"{name}: no such command{did_you_mean(name, commands)}")
-        with redirect_stdout(folded) if wants_help else warnings_in_words():
+        with redirect_stdout(folded) if wants_help else shared.warnings_in_words():
             code = tyro.cli(commands[name], prog=f"jaxsens {name}", args=options)
             sys.stdout.flush()
     except BrokenPipeError:

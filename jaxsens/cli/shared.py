@@ -191,17 +191,13 @@ def flags_named(names: Mapping[str, str | Location]) -> Iterator[None]:
         raise type(error)(*problems, subject=error.subject) from error
 
 
-_arguments: list[str] = []
-
-
-def note_command_line(arguments: Sequence[str]) -> None:
-    """Notes this command's arguments, without the program, for `command_line`."""
-    _arguments[:] = arguments
+ARGUMENTS: list[str] = []
+"""Those of this command, without the program, for `command_line`."""
 
 
 def command_line() -> str:
     """Returns this command as a line for the shell."""
-    return shlex.join(["jaxsens", *_arguments])
+    return shlex.join(["jaxsens", *ARGUMENTS])
 
 
 def say_end(console: Console, outcomes: Sequence[Outcome], done: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ from jaxsens.core.sweeps.job import Failure, Job, failure_of, read_failure, see_
 from jaxsens.core.sweeps.points import Point, read_point
 from jaxsens.core.sweeps.progress import TimeLeft
 from jaxsens.core.sweeps.sweep import PlannedPoint, PointsJob, RecordsJob, Sweep, SweepPlan, read_plan
-from jaxsens.core.sweeps.tables import PointTable, SweepTable
+from jaxsens.core.sweeps.tables import PointTable
 
 _NAMED = 8  # variants, lengths, ... that are named
 
@@ -45,8 +45,17 @@ def listing(sweep: Sweep, chosen: Sequence[Point], out: Path) -> list[str]:
             lines.append(f"damaged  {len(damaged):5}: {_enumerated(damaged)}; computed again by the sweep")
     lines.append(counts_text(counts))
     if missing["points"]:
-        seconds, compiling = expected_seconds(missing["points"], sweep.tables.values())
-        told = f"the missing points take about {duration(seconds)} here, {duration(compiling)} of it to compile, once"
+        groups, on = list(expected_points(missing["points"])), here(compiled_for())
+        compiling: dict[object, float] = {one.programs: one.run.compiling for one in groups}
+        measuring = sum(len(one.points) * (one.seconds + POINT_SECONDS) for one in groups)
+        for table in (one for one in sweep.tables.values() if isinstance(one, PointTable)):
+            for one in groups:
+                cost = table.cost(one.run.model, one.run.n)
+                compiling[table, one.points[0].group] = cost.compilation(on)
+                measuring += len(one.points) * cost.seconds(on, one.inputs, 0)
+        once = sum(compiling.values())
+        left = duration(START_SECONDS + once + measuring)
+        told = f"the missing points take about {left} here, {duration(once)} of it to compile, once"
         others = ", ".join(sweep.table_points)
         lines.append(told + f"; {others}, which may take far longer, are not counted" * bool(others))
     return lines
@@ -57,23 +66,6 @@ def _enumerated(items: Sequence[object]) -> str:
     texts = [str(item) for item in items]
     return ", ".join(texts if len(texts) <= _NAMED else [*texts[: _NAMED - 2], "...", texts[-1]])
 
-
-def expected_seconds(points: Iterable[Point], tables: Iterable[SweepTable]) -> tuple[float, float]:
-    """Returns the seconds of points on this machine, with compilation, and those of compilation alone; both include
-    what each `PointTable` computes."""
-    groups, on = list(expected_points(points)), here(compiled_for())
-    programs: dict[object, float] = {one.programs: one.run.compiling for one in groups}
-    measuring = sum(len(one.points) * (one.seconds + POINT_SECONDS) for one in groups)
-    for table in (one for one in tables if isinstance(one, PointTable)):
-        for one in groups:
-            cost = table.cost(one.run.model, one.run.n)
-            programs[table, one.points[0].group] = cost.compilation(on)
-            measuring += len(one.points) * cost.seconds(on, one.inputs, 0)
-    compiling = sum(programs.values())
-    return START_SECONDS + compiling + measuring, compiling
-
-
-State = Literal["finished", "failed", "unfinished"]
 
 _SAMPLE = 100
 """The number of variants at a length, taken evenly, from which the time left is estimated."""
@@ -94,7 +86,7 @@ class SweepStatus:
 
     directory: str
     title: str
-    state: State
+    state: Literal["finished", "failed", "unfinished"]
     points: int
     of_points: int
     records: dict[str, tuple[int, int]]
