@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import tyro
 from pydantic import Field
 from rich.console import Console
 from rich.table import Table
@@ -281,55 +280,50 @@ def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ())
     return text
 
 
-@dataclass(frozen=True)
-class PlanOptions:
-    """What is planned, and for which devices.
-
-    Attributes:
-        config: A TOML file of a sweep; see configs/.
-        on: The devices: a100, b200, h100, h200, v5e, v5p, v6e, with their number, as h100x8 or v6e-8; or a TOML file
-            that describes one, as docs/planning.md shows.
-        only: Plan only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
-        allow_code: Import and call the functions that the config names.
-        write: Write the job that is suggested: NAME.slurm or NAME.yaml.
-    """
-
-    config: Config
-    on: Annotated[Text, default("", "DEVICES")] = None
-    only: Only = ()
-    allow_code: Flag = False
-    write: NewFile = None
-
-
-def plan(options: Annotated[PlanOptions, tyro.conf.arg(name="")]) -> int:
+def plan(
+    config: Config,
+    /,
+    *,
+    on: Annotated[Text, default("", "DEVICES")] = None,
+    only: Only = (),
+    allow_code: Flag = False,
+    write: NewFile = None,
+) -> int:
     """Estimate what a sweep takes on devices that you do not have.
 
     Prints memory and the least time, and writes a job. Exit code 1: something does not fit.
 
     For example: jaxsens plan configs/gpu.toml --on h100 --write job.slurm
+
+    Args:
+        config: A TOML file of a sweep; see configs/.
+        on: The devices: a100, b200, h100, h200, v5e, v5p, v6e, with their number, as h100x8 or v6e-8;
+            or a TOML file that describes one, as docs/planning.md shows.
+        only: Plan only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
+        allow_code: Import and call the functions that the config names.
+        write: Write the job that is suggested: NAME.slurm or NAME.yaml.
     """
     from jaxsens.core.sweeps.config import load_sweep_config
     from jaxsens.core.sweeps.points import select
 
-    path = options.write
     with collecting("plan") as problems:
-        if options.on is None:
+        if on is None:
             problems.add("--on", None, f"devices, such as {', '.join(DEVICES)}, h100x8 or v6e-8")
-        if path is not None and path.suffix not in TEMPLATES:
-            problems.add("--write", str(path), f"a name with one of these endings: {', '.join(TEMPLATES)}")
-        check_output("--write", path, problems)
-    target = target_called(options.on or "")
-    sweep = load_sweep_config(options.config, options.allow_code)
+        if write is not None and write.suffix not in TEMPLATES:
+            problems.add("--write", str(write), f"a name with one of these endings: {', '.join(TEMPLATES)}")
+        check_output("--write", write, problems)
+    target = target_called(on or "")
+    sweep = load_sweep_config(config, allow_code)
     console = Console()
     with console.status("planning"):
-        plan = planned(select(sweep.points, options.only), target, sweep.placement.memory_budget)
+        plan = planned(select(sweep.points, only), target, sweep.placement.memory_budget)
     for part in _report(plan):
         console.print(part, highlight=False, markup=False)
-    if path is not None:
-        words = [word for value in options.only for word in ("--only", value)]
-        words += ["--allow-code"] * options.allow_code
-        text = job_file(plan, path.suffix, options.config, words)
-        return write_output("--write", path, lambda: write_text(path, text), text)
+    if write is not None:
+        words = [word for value in only for word in ("--only", value)]
+        words += ["--allow-code"] * allow_code
+        text = job_file(plan, write.suffix, config, words)
+        return write_output("--write", write, lambda: write_text(write, text), text)
     return int(bool(plan.unmeasurable) or any(row.refusal for row in plan.rows))
 
 

@@ -77,18 +77,50 @@ class MeasuredOptions:
 
 @dataclass(frozen=True)
 class SweepOptions(MeasuredOptions):
-    """What is measured, and where it is kept.
+    """What is measured, where it is kept, and of which job of several processes this is one.
 
     Attributes:
         list_points: Print a summary of what would be measured, what is done, and the time that the rest takes; measure
             nothing.
         example: Print a commented config, and exit.
         allow_code: Import and call the functions that the config names, as [model] python = "module:make" does.
+        distributed: Measure in one job of several processes, on one or more hosts, which need a common --out: start the
+            same command in each, by srun, mpirun, in a Kubernetes job or on a TPU pod.
+        coordinator: Where process 0 listens, where nothing else says it; give --processes and --process, too.
+        processes: The number of processes of the job.
+        process: The number of this process, from 0.
+        share_above: In a job, points that take one process more seconds than this are measured by all together.
     """
 
     list_points: Annotated[shared.Flag, tyro.conf.arg(name="list", help_behavior_hint="")] = False
     example: shared.Flag = False
     allow_code: shared.Flag = False
+    distributed: shared.Flag = False
+    coordinator: Annotated[shared.Text, shared.default("found by JAX", "HOST:PORT")] = None
+    processes: Annotated[shared.Count, shared.default("found by JAX")] = None
+    process: Annotated[shared.Count, shared.default("found by JAX")] = None
+    share_above: Annotated[shared.Number, shared.default(f"{_SHARE_ABOVE}", "SECONDS")] = _SHARE_ABOVE
+
+    @property
+    def in_job(self) -> bool:
+        """Whether this is a process of a job of several."""
+        return self.distributed or (self.coordinator, self.processes, self.process) != (None, None, None)
+
+    def check_job(self) -> None:
+        """Raises InputError for options of a job that do not go together."""
+        with collecting("sweep") as problems:
+            host, _, port = (self.coordinator or "").rpartition(":")
+            is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
+            if self.coordinator is not None and not (host and is_port):
+                problems.add("--coordinator", self.coordinator, "HOST:PORT, the same for all processes")
+            if self.share_above != _SHARE_ABOVE and not self.in_job:
+                problems.add("--share-above", self.share_above, "only in a job: add --distributed")
+            place = [one for one in (self.coordinator, self.processes, self.process) if one is not None]
+            if 0 < len(place) < 3:
+                advice = "all of --coordinator, --processes and --process, or none"
+                problems.add("--distributed", place[0], advice)
+            elif self.process is not None and self.process not in range(self.processes or 0):
+                problems.add("--process", self.process, f"from 0 to --processes - 1, of {self.processes}")
 
     def load(self) -> tuple[Sweep, Sequence[Point]]:
         """Returns the sweep of the config, and the points that are chosen of it."""
@@ -100,51 +132,7 @@ class SweepOptions(MeasuredOptions):
         return loaded, select(loaded.points, self.only, self.shard)
 
 
-@dataclass(frozen=True)
-class InJob(shared.OptionGroup):
-    """Options of a job of several processes.
-
-    Attributes:
-        distributed: Measure in one job of several processes, on one or more hosts, which need a common --out: start the
-            same command in each, by srun, mpirun, in a Kubernetes job or on a TPU pod.
-        coordinator: Where process 0 listens, where nothing else says it; give --processes and --process, too.
-        processes: The number of processes of the job.
-        process: The number of this process, from 0.
-        share_above: In a job, points that take one process more seconds than this are measured by all together.
-    """
-
-    distributed: shared.Flag = False
-    coordinator: Annotated[shared.Text, shared.default("found by JAX", "HOST:PORT")] = None
-    processes: Annotated[shared.Count, shared.default("found by JAX")] = None
-    process: Annotated[shared.Count, shared.default("found by JAX")] = None
-    share_above: Annotated[shared.Number, shared.default(f"{_SHARE_ABOVE}", "SECONDS")] = _SHARE_ABOVE
-
-    @property
-    def requested(self) -> bool:
-        """Whether there is such a job."""
-        return not self.given().keys() <= {"share_above"}
-
-    def check(self) -> None:
-        """Raises InputError for options that do not go together."""
-        with collecting("sweep") as problems:
-            host, _, port = (self.coordinator or "").rpartition(":")
-            is_port = port.isascii() and port.isdecimal() and 0 < int(port) < 2**16
-            if self.coordinator is not None and not (host and is_port):
-                problems.add("--coordinator", self.coordinator, "HOST:PORT, the same for all processes")
-            if "share_above" in self.given() and not self.requested:
-                problems.add("--share-above", self.share_above, "only in a job: add --distributed")
-            place = [one for one in (self.coordinator, self.processes, self.process) if one is not None]
-            if 0 < len(place) < 3:
-                advice = "all of --coordinator, --processes and --process, or none"
-                problems.add("--distributed", place[0], advice)
-            elif self.process is not None and self.process not in range(self.processes or 0):
-                problems.add("--process", self.process, f"from 0 to --processes - 1, of {self.processes}")
-
-
-def sweep(
-    options: Annotated[SweepOptions, tyro.conf.arg(name="")],
-    job: Annotated[InJob, tyro.conf.arg(name="")] = InJob(),  # noqa: B008, RUF100 - frozen
-) -> int:
+def sweep(options: Annotated[SweepOptions, tyro.conf.arg(name="")]) -> int:
     """Measure variants at every length and seed; write a report.
 
     Writes tables, plots and report.html. Run it again to resume: finished points are kept.
@@ -161,9 +149,9 @@ def sweep(
         print_text(Console(), "\n".join(listing(*options.load(), out)))
         return 0
     shared.check_folder("sweep", out)
-    job.check()
-    if job.requested:
-        return sweep_in_job(job, options)
+    options.check_job()
+    if options.in_job:
+        return sweep_in_job(options)
     from jaxsens.core.sweeps.sweep import run_whole
 
     sweep, chosen = options.load()
@@ -201,10 +189,10 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], options: MeasuredOptions) 
     return next((outcome.exit_code for outcome in outcomes[::-1] if outcome.exit_code), 0)
 
 
-def sweep_in_job(job: InJob, options: SweepOptions) -> Never:
+def sweep_in_job(options: SweepOptions) -> Never:
     """Runs a sweep in a job, and ends the process. See `jaxsens sweep`."""
     try:
-        code, why = _swept(job, options), ""
+        code, why = _swept(options), ""
     except ProcessLost as error:
         code, why = LOST, f"{error}; what is finished is kept: {shared.command_line()}"
     except InputError as error:
@@ -219,7 +207,7 @@ def sweep_in_job(job: InJob, options: SweepOptions) -> Never:
     os._exit(code)  # The usual end of a process would wait for the others.
 
 
-def _swept(job: InJob, options: SweepOptions) -> int:
+def _swept(options: SweepOptions) -> int:
     """Does this process's part of the sweep, and returns the exit code."""
     import jax
 
@@ -228,13 +216,13 @@ def _swept(job: InJob, options: SweepOptions) -> int:
     from jaxsens.core.sweeps.job import run
     from jaxsens.core.sweeps.sweep import PointsJob, RecordsJob
 
-    distributed.join(job.coordinator, job.processes, job.process)
+    distributed.join(options.coordinator, options.processes, options.process)
     progress, errors = Console(stderr=True, quiet=options.quiet), Console(stderr=True)
     (_, out), number = options.places, jax.process_index()
     print_text(progress, f"process {number} of {jax.process_count()}")
     sweep, chosen = options.load()
     with shared.flags_named({"directory": "--out"}), shared.programs_kept(options.compilation_cache):
-        outcomes = distributed.measure(sweep, out, chosen, progress, job.share_above)
+        outcomes = distributed.measure(sweep, out, chosen, progress, options.share_above)
     if shared.say_end(errors, outcomes, counts_text(sweep.stored(out))):
         return outcomes[-1].exit_code
     print_text(progress, "waiting for the other processes")
