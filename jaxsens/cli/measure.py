@@ -120,9 +120,8 @@ class PublishedOptions(shared.OptionGroup):
         """Returns the model, and where it is read, as an argument of `flip_sensitivity`; nothing for its own place."""
         from jaxsens.pretrained.load import load_pretrained
 
-        model = load_pretrained(
-            self.pretrained or "", output=self.output_read(measure), dtype=self.dtype or "float32"
-        )
+        output, dtype = self.output_read(measure), self.dtype or "float32"
+        model = load_pretrained(self.pretrained or "", output=output, dtype=dtype)
         if (place := self.readout) is None:
             return model, {}
         return model, {"readout": 0 if place == "cls" else place if place in ("last", "mean") else int(place)}
@@ -328,9 +327,7 @@ def measure(
     try:
         with shared.programs_kept(output.compilation_cache), shared.flags_named(names):
             if source is not None:
-                tokens = single.input_tokens(
-                    source, request.tokens, request.n, request.inputs, measuring.seed
-                )
+                tokens = single.input_tokens(source, request, measuring.seed)
                 model = source.build(tokens.shape[1], measuring.seed)
                 result = single.measured(model, tokens, arguments, output.partial())
                 summary = single.summary_of_words(result, source, output.top)

@@ -68,10 +68,8 @@ class OptionGroup:
 
     def flags(self) -> dict[str, Any]:
         """Returns them by what a user calls them, as messages show them."""
-        given = {
-            flag(key): " ".join(one) if isinstance(one, tuple) else one for key, one in self.given().items()
-        }
-        return {key: str(one) if isinstance(one, Path) else one for key, one in given.items()}
+        texts = {key: " ".join(one) if isinstance(one, tuple) else one for key, one in self.given().items()}
+        return {flag(key): str(one) if isinstance(one, Path) else one for key, one in texts.items()}
 
 
 def check_there(option: str, path: Path | None, problems: Problems) -> None:
@@ -100,22 +98,16 @@ NewFile = Annotated[File, default("not written")]
 Flag = Annotated[bool, tyro.conf.FlagCreatePairsOff, tyro.conf.arg(help_behavior_hint="")]
 Json = Annotated[Flag, tyro.conf.arg(name="json", help_behavior_hint="")]
 Config = tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="CONFIG", help_behavior_hint="")]]
-Only = tyro.conf.UseAppendAction[
-    Annotated[tuple[str, ...], tyro.conf.arg(metavar="KEY=VALUE", help_behavior_hint="(default: all)")]
-]
+Only = tyro.conf.UseAppendAction[Annotated[tuple[str, ...], default("all", "KEY=VALUE")]]
 Out = Annotated[Path, _spec("DIR", _named)]
 OptionalOut = Annotated[Path | None, _spec("DIR", _named)]
-Directory = tyro.conf.Positional[Annotated[Path, _spec("DIR", _named), tyro.conf.arg(help_behavior_hint="")]]
+Folder = tyro.conf.Positional[Annotated[Path, _spec("DIR", _named), tyro.conf.arg(help_behavior_hint="")]]
 
-CacheFolder = Annotated[
-    Text,
-    default(
-        "in the user's cache folder",
-        "DIR",
-        "Where compiled programs are kept for later commands, in a folder for each version of jaxlib, backend and "
-        "processor; off to keep none.",
-    ),
-]
+_CACHED = (
+    "Where compiled programs are kept for later commands, in a folder for each version of jaxlib, backend and "
+    "processor; off to keep none."
+)
+CacheFolder = Annotated[Text, default("in the user's cache folder", "DIR", _CACHED)]
 
 
 def programs_kept(folder: str | None) -> KeptPrograms:

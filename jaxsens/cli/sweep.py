@@ -237,12 +237,7 @@ def _swept(options: SweepOptions) -> int:
 
 
 def report(
-    directory: shared.Directory,
-    /,
-    *,
-    format: Format = "svg",
-    width: Width = "page",
-    quiet: shared.Flag = False,
+    directory: shared.Folder, /, *, format: Format = "svg", width: Width = "page", quiet: shared.Flag = False
 ) -> int:
     """Write the tables, plots and report.html of a sweep again.
 
@@ -262,7 +257,7 @@ def report(
     return 0
 
 
-def status(directory: shared.Directory, /, *, json_output: shared.Json = False) -> int:
+def status(directory: shared.Folder, /, *, json_output: shared.Json = False) -> int:
     """Print the state of a sweep, running or not, and the time left.
 
     Any machine that sees the directory will do. For example: jaxsens status results/quickstart
