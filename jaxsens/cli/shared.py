@@ -61,14 +61,11 @@ def _spec(metavar: str, read: Callable[[list[str]], Any], nargs: int | Literal["
 class OptionGroup:
     """A group of options of a command; the default of each is what it has where it was not given."""
 
-    def given(self) -> dict[str, Any]:
-        """Returns the values of the options that were given, by name."""
-        values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
-        return {field.name: value for field, value in values if value != field.default}
-
     def flags(self) -> dict[str, Any]:
-        """Returns them by what a user calls them, as messages show them."""
-        texts = {key: " ".join(one) if isinstance(one, tuple) else one for key, one in self.given().items()}
+        """Returns the values of the options that were given, by what a user calls them, as messages show them."""
+        values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        given = {field.name: value for field, value in values if value != field.default}
+        texts = {key: " ".join(one) if isinstance(one, tuple) else one for key, one in given.items()}
         return {flag(key): str(one) if isinstance(one, Path) else one for key, one in texts.items()}
 
 
