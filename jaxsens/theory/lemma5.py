@@ -32,7 +32,7 @@ from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure, read_norm
 from jaxsens.core.models.parts import weighting as weightings
 from jaxsens.core.models.parts.masks import SlidingWindow
-from jaxsens.core.models.transformer.config import LayerConfig, TransformerConfig
+from jaxsens.core.models.transformer.config import LayerConfig
 from jaxsens.core.models.transformer.layered import readout_row
 from jaxsens.core.models.transformer.module import Transformer, check_runs
 from jaxsens.core.models.transformer.parameters import LayerParameters, needed
@@ -486,11 +486,13 @@ def lemma5(
         bounds.append(next_layer(constants, bounds[-1], log_f))
         log_d = max(log_d, LOG2 + log_f)
     gain = log_output_gain(parameters, config.width, norm.kind, columns)
+    last, row = bounds[-1], readout_row(config.readout, n)
+    mean = plus(np.logaddexp.reduce(last.log_rows), last.log_own) - math.log(n)  # the flipped row adds D/n
     trivial = float(times(gain, LOG2 + log_f))
     return Lemma5(
         n=n,
         norm=norm.kind,
-        log_bound=min(float(times(gain, _at_readout(config, bounds[-1], n))), trivial),
+        log_bound=min(float(times(gain, mean if row is None else last.log_rows[row])), trivial),
         log_trivial=trivial,
         by_layer=tuple(bounds),
         constants=tuple(layers),
@@ -499,11 +501,3 @@ def lemma5(
         readout=config.readout,
         outputs=columns,
     )
-
-
-def _at_readout(config: TransformerConfig, bound: LayerBound, n: int) -> float:
-    """log of the bound on the change of what is read out: a row, or the mean, to which the flipped row adds D/n."""
-    position = readout_row(config.readout, n)
-    if position is not None:
-        return float(bound.log_rows[position])
-    return float(plus(np.logaddexp.reduce(bound.log_rows), bound.log_own)) - math.log(n)

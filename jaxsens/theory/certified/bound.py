@@ -191,7 +191,7 @@ def _certified(
 ) -> CertifiedBound:
     """The bound class by class; `known` is a bound on every flip."""
     n = setting.n
-    parts = _classes(setting, classes or _classes_for(setting))
+    parts = _classes(setting, classes)
     found, results, ranges, how = np.full(n, -np.inf), [], [], ""
     for least, most, counts in parts:
         stopping.check()
@@ -211,17 +211,13 @@ def _certified(
     return CertifiedBound(largest, found, how, diameter, n, setting.norm, tuple(results))
 
 
-def _classes_for(setting: Setting) -> int:
-    """How many classes by default: with two layers as many as keep the effort within bounds."""
-    if not _two_plain(setting):
-        return 1
-    heads = max(setting.config.layer(k).heads for k in range(2))
-    return min(CLASSES, max(1, CLASSES * 512 // (setting.n * max(2, heads))))
-
-
-def _classes(setting: Setting, number: int) -> list[tuple[int, int, Counts | None]]:
-    """Classes by the fewer occurrences in a word and its flip; the counts given with a class hold for both words."""
-    if number <= 1 or not (setting.allowed.sum(axis=1) > 1).any():
+def _classes(setting: Setting, number: int | None) -> list[tuple[int, int, Counts | None]]:
+    """Classes by the fewer occurrences in a word and its flip; the counts given with a class hold for both words. By
+    default there are, with two layers, as many as keep the effort within bounds."""
+    if number is None and _two_plain(setting):
+        heads = max(setting.config.layer(k).heads for k in range(2))
+        number = min(CLASSES, max(1, CLASSES * 512 // (setting.n * max(2, heads))))
+    if number in (None, 1) or not (setting.allowed.sum(axis=1) > 1).any():
         return [(0, setting.n, None)]
     edges = np.unique(np.linspace(0, setting.n, number + 1).round().astype(int))
     return [(a, b - int(b < setting.n), Counts(a, b, setting.n)) for a, b in pairwise(edges.tolist())]
@@ -248,7 +244,11 @@ def _by_layers(setting: Setting) -> tuple[Float[np.ndarray, " n"], OutputRange, 
     """The bound for each position by norms, layer by layer, and the ranges of the outputs for each readout symbol."""
     n, r, layers = setting.n, setting.readout, setting.config.layers
     level = LayerRanges(setting.points, np.zeros(n))  # points, which no other position's flip moves
-    outputs = _followed_back(setting)
+    outputs: list[Outputs] = []  # of every layer, by which directions are followed back
+    if layers >= 2 and setting.config.layer_norm == "none":
+        outputs.append(Outputs(setting, layers - 1, FirstLayer(setting, np.arange(n))))
+        while (below := outputs[0].below) is not None:
+            outputs.insert(0, below)
     for k in range(layers):
         last = k == layers - 1
         positions = np.array([r]) if last and r is not None else np.arange(n)
@@ -257,8 +257,11 @@ def _by_layers(setting: Setting) -> tuple[Float[np.ndarray, " n"], OutputRange, 
             level = replace(level, y=overlap(level.y, outputs[k].box))
     moved = np.zeros((n if r is None else 1, n)) if level.jumps is None else level.jumps
     if r is None:
-        change, mean = _of_mean(setting, level.y, moved)
-        ranges = times(mean, setting.out)
+        low, high = ends(setting, level.y)
+        own = norm_bound(high - low, "l2")  # the flipped row may go anywhere in its range
+        moved[np.arange(n), np.arange(n)] = 0.0
+        change = up(up(moved.sum(axis=0) + own) / n)
+        ranges = times(mean_range(low, high)[None], setting.out)
         return up(change * gain(setting.out, setting.norm)), _narrowed(ranges, outputs), HOW_NORMS
     change = up(moved[0] * gain(setting.out, setting.norm))
     row = (level.y[r] if layers == 0 else level.y[0])[setting.allowed[r]]
@@ -273,27 +276,6 @@ def _narrowed(box: Float[Ball, "symbols outputs"], outputs: list[Outputs]) -> Ou
         return OutputRange(box)
     found = readout_ranges(outputs[-1])
     return replace(found, box=overlap(box, found.box))
-
-
-def _followed_back(setting: Setting) -> list[Outputs]:
-    """The outputs of every layer, for models of two layers or more without normalisation; else none."""
-    layers = setting.config.layers
-    if layers < 2 or setting.config.layer_norm != "none":
-        return []
-    found = [Outputs(setting, layers - 1, FirstLayer(setting, np.arange(setting.n)))]
-    while (below := found[0].below) is not None:
-        found.insert(0, below)
-    return found
-
-
-def _of_mean(
-    setting: Setting, y: Float[Ball, "n kinds width"], moved: Float[np.ndarray, "n n"]
-) -> tuple[Float[np.ndarray, " n"], Float[Ball, "1 width"]]:
-    """For the mean over positions: its change in l2 for each flip, and its range."""
-    n, (low, high) = setting.n, ends(setting, y)
-    own = norm_bound(high - low, "l2")  # the flipped row may go anywhere in its range
-    moved[np.arange(n), np.arange(n)] = 0.0
-    return up(up(moved.sum(axis=0) + own) / n), mean_range(low, high)[None]
 
 
 def one_layer(setting: Setting) -> Float[np.ndarray, " n"]:

@@ -241,30 +241,22 @@ class FirstLayer:
         mid, rad = (np.einsum("hrsc,hrscp->hrsp", *of) for of in ((self.b.mid, u), (self.b.rad, abs(u))))
         b = Ball(mid, rad)
         total = plus(*(b[h] for h in range(len(u))))
-        if supported:
-            each, whole = self._support(u)
-            b = ball(np.maximum(b.lo, each.lo), np.minimum(b.hi, each.hi))
-            total = overlap(plus(*(b[h] for h in range(len(u)))), whole)
+        if supported:  # by support functions; the rounding of v.u is in the slack
+            heads, rows, kinds, width, p = u.shape
+            of_keys, each, whole, start = np.swapaxes(values.mid, 1, 2), [], [], 0
+            for block in blocks(self.setting, self.positions):
+                weights = self.weights or self.projections.weights_of_heads(block)
+                part = u[:, start : start + len(block)].reshape(heads, len(block) * kinds, width, p)
+                start += len(block)
+                of_heads, of_sum = direction_range(weights, np.moveaxis(part, -1, 0), of_keys)
+                each.append(of_heads.map(lambda part: np.moveaxis(part, 0, -1)))
+                whole.append(of_sum.map(np.transpose))
+            limits = joined(each, axis=1).map(lambda part: part.reshape(heads, rows, kinds, p))
+            b = ball(np.maximum(b.lo, limits.lo), np.minimum(b.hi, limits.hi))
+            summed = joined(whole).map(lambda part: part.reshape(rows, kinds, p))
+            total = overlap(plus(*(b[h] for h in range(heads))), summed)
         total = Ball(total.mid, total.rad + slack.sum(axis=0))
         return Directions(u, Ball(b.mid, b.rad + slack), slack, total)
-
-    def _support(
-        self, u: Float[np.ndarray, "heads rows kinds head_width p"]
-    ) -> tuple[Float[Ball, "heads rows kinds p"], Float[Ball, "rows kinds p"]]:
-        """The ranges of b.u and of its sum over heads, by support functions; the rounding of v.u is in the slack."""
-        heads, rows, kinds, width, p = u.shape
-        values, each, total, start = np.swapaxes(self.projections.values.mid, 1, 2), [], [], 0
-        for block in blocks(self.setting, self.positions):
-            weights = self.weights or self.projections.weights_of_heads(block)
-            part = u[:, start : start + len(block)].reshape(heads, len(block) * kinds, width, p)
-            start += len(block)
-            of_heads, of_sum = direction_range(weights, np.moveaxis(part, -1, 0), values)
-            each.append(of_heads.map(lambda part: np.moveaxis(part, 0, -1)))
-            total.append(of_sum.map(np.transpose))
-        return (
-            joined(each, axis=1).map(lambda part: part.reshape(heads, rows, kinds, p)),
-            joined(total).map(lambda part: part.reshape(rows, kinds, p)),
-        )
 
     def output_range(self, f: Float[np.ndarray, "*rows_kinds width p"]) -> Float[Ball, "rows kinds p"]:
         """The range of f.y_j over all words: the activation relaxed by lines, then supports of averages."""

@@ -191,17 +191,11 @@ def settle(
     points = Ball(positions[:, None] + embedding, MARGIN * (size[:, None] + abs(embedding)))
     out = np.eye(config.width) if parameters.head is None else parameters.head
     out = out if outputs is None else out[:, outputs]
-    layers = tuple(_with_map(layer, config.width) for layer in parameters.layers)
+    # A layer without a per-position map gets one of no hidden units.
+    w, b = np.zeros((config.width, 0)), np.zeros(config.width)
+    none = {"w1": w, "b1": w[0], "w2": w.T, "b2": b}
+    layers = tuple(layer if layer.w1 is not None else replace(layer, **none) for layer in parameters.layers)
     return Setting(config, n, kinds, allowed, readout, points, layers, np.asarray(out))
-
-
-def _with_map(layer: LayerParameters, width: int) -> LayerParameters:
-    """The layer; one without a per-position map gets one of no hidden units."""
-    if layer.w1 is not None:
-        return layer
-    return replace(
-        layer, w1=np.zeros((width, 0)), b1=np.zeros(0), w2=np.zeros((0, width)), b2=np.zeros(width)
-    )
 
 
 def _slots(
@@ -235,15 +229,6 @@ def dot_products(queries: Float[Ball, "rows head_width"], keys: KeyBalls) -> Sco
     return Ball(mid.reshape(shape), rad.reshape(shape))
 
 
-def _additive_scores(
-    queries: Float[Ball, "rows head_width"], keys: KeyBalls, vector: Float[np.ndarray, " head_width"]
-) -> ScoreBalls:
-    both = plus(queries[:, None, None], keys.map(lambda part: np.swapaxes(part, 0, 1)[None]))
-    low, high = np.tanh(both.lo), np.tanh(both.hi)
-    mid, rad = (low + high) / 2, (high - low) / 2 + 4 * MARGIN
-    return Ball(mid @ vector, rad @ abs(vector) + MARGIN * (abs(mid) @ abs(vector)))
-
-
 @dataclass(frozen=True)
 class ProjectedKinds:
     """Layer k's queries, keys and values of every position and kind."""
@@ -263,8 +248,12 @@ class ProjectedKinds:
         queries = self.queries[h][positions].map(lambda part: part.reshape(-1, part.shape[-1]))
         match layer.scores:
             case "additive":
-                (additive,) = setting.matrices(self.k, "additive")
-                result = _additive_scores(queries, keys[key_positions], additive[h])
+                vector = setting.matrices(self.k, "additive")[0][h]
+                others = keys[key_positions].map(lambda part: np.swapaxes(part, 0, 1)[None])
+                both = plus(queries[:, None, None], others)
+                low, high = np.tanh(both.lo), np.tanh(both.hi)
+                mid, rad = (low + high) / 2, (high - low) / 2 + 4 * MARGIN
+                result = Ball(mid @ vector, rad @ abs(vector) + MARGIN * (abs(mid) @ abs(vector)))
             case "dot-product":
                 mean = keys.mid.mean(axis=(0, 1))
                 keys = Ball(keys.mid - mean, keys.rad + MARGIN * (abs(keys.mid) + abs(mean)))

@@ -225,7 +225,19 @@ class Contest:
         floor = np.take_along_axis(low, best[..., None], axis=-1)
         margins = self.margins[:, queries, None]
         eligible = (scores >= floor - margins) & ~excluded
-        eligible &= ~self._loses_tie(queries, best, ~excluded)
+        # Entries lose a tie that have the same key as the best guaranteed row, and come after it.
+        numbers, possible = self._patterns[0], ~excluded
+        single = np.add.reduceat(possible, level.starts, axis=-1, dtype=np.int32) == 1
+        last = np.maximum.reduceat(np.where(possible, np.arange(len(positions)), 0), level.starts, axis=-1)
+        for (head, kind), (identity, uniform) in self._identities.items():
+            rows = np.flatnonzero(numbers[head, queries] == kind)
+            if not len(rows):
+                continue
+            chosen = best[head, rows]
+            position, certain = level.rows[chosen], uniform[chosen] | (single[rows, chosen] & self._ties)
+            same = identity == identity[last[rows, chosen]][:, None]
+            after = self.sign * level.owner > self.sign * position[:, None]
+            eligible[head, rows] &= ~(same & after & certain[:, None])
         cases = np.add.reduceat(~excluded & level.leads, level.starts, axis=-1, dtype=np.int32)
         undecided = cases > 1
         reached = np.logical_or.reduceat(eligible, level.starts, axis=-1)
@@ -236,29 +248,6 @@ class Contest:
         if self.sign > 0:
             return np.argmax(values, axis=-1)
         return values.shape[-1] - 1 - np.argmax(values[..., ::-1], axis=-1)
-
-    def _loses_tie(
-        self,
-        queries: Int[np.ndarray, " q"],
-        best: Int[np.ndarray, "heads q"],
-        possible: Bool[np.ndarray, "q entries"],
-    ) -> Bool[np.ndarray, "heads q entries"]:
-        """Which entries have the same key as the best guaranteed row, and come after it."""
-        level = self.level
-        numbers, _ = self._patterns
-        lost = np.zeros((self.heads, len(queries), len(level.owner)), bool)
-        single = np.add.reduceat(possible, level.starts, axis=-1, dtype=np.int32) == 1
-        last = np.maximum.reduceat(np.where(possible, np.arange(len(level.owner)), 0), level.starts, axis=-1)
-        for (head, kind), (identity, uniform) in self._identities.items():
-            rows = np.flatnonzero(numbers[head, queries] == kind)
-            if not len(rows):
-                continue
-            chosen = best[head, rows]
-            position, certain = level.rows[chosen], uniform[chosen] | (single[rows, chosen] & self._ties)
-            same = identity == identity[last[rows, chosen]][:, None]
-            after = self.sign * level.owner > self.sign * position[:, None]
-            lost[head, rows] = same & after & certain[:, None]
-        return lost
 
     def after_ties(self, head: int, query: int, able: list[int], known: set[int]) -> list[int]:
         """Of entries that can win: without those whose key is also that of a row which the tie rule puts first.
@@ -397,7 +386,15 @@ class _Trees:
         row, most = int(owner[entries[0]]), self.most_values
         self.cases.append(Case(row, tuple(sorted(known.items())), tuple(tuple(sorted(of)) for of in winners)))
         if len(self.made) >= most and self.cases[self.made[-most][0]].row == row:
-            self._refuse(row, entries)
+            inputs = {i for case in self.cases if case.row == row for i, _ in case.conditions}
+            text = (
+                f"restrict: position {row} may have {most} values or more after layer {self.contest.k}, depending on "
+                f"at least {len(inputs)} free inputs: give a larger n, a smaller free_fraction, or a larger most_values"
+            )
+            if self.contest.model.config.dtype == "float32":
+                margin = f"{float(self.contest.margins[:, entries].max()):.2g}"
+                text += f"; in float32 scores that differ by less than {margin} count as undecided, in float64 fewer do"
+            raise RestrictionRefused(text)
 
     def _decide(self, query: int, head: int, known: dict[int, int]) -> tuple[int | None, list[int]]:
         """The input to ask for next, or None and the entries that can win."""
@@ -420,18 +417,6 @@ class _Trees:
         left = self.contest.after_ties(head, query, list(missing_of), known_entries)
         asked = next((missing_of[entry] for entry in left if missing_of[entry] is not None), None)
         return asked, left
-
-    def _refuse(self, row: int, entries: list[int]) -> None:
-        contest = self.contest
-        inputs = {i for case in self.cases if case.row == row for i, _ in case.conditions}
-        text = (
-            f"restrict: position {row} may have {self.most_values} values or more after layer {contest.k}, depending "
-            f"on at least {len(inputs)} free inputs: give a larger n, a smaller free_fraction, or a larger most_values"
-        )
-        if contest.model.config.dtype == "float32":
-            margin = float(contest.margins[:, entries].max())
-            text += f"; in float32 scores that differ by less than {margin:.2g} count as undecided, in float64 fewer do"
-        raise RestrictionRefused(text)
 
     def level(self) -> Level:
         """The level of what the trees found, with the vectors computed."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
@@ -66,8 +66,19 @@ def cover(
 
     The input `spared` is not fixed.
     """
-    settles = _settles(contest, heads, queries, allowed)
     level = contest.level
+    scores, top, value = _ranked(contest, heads, queries, allowed + 2)
+    inside = np.zeros((len(heads), len(level.rows)), bool)
+    np.put_along_axis(inside, top[:, : min(allowed + 1, len(level.rows))], True, axis=1)
+    row = np.searchsorted(level.rows, level.owner)
+    # Whether fixing the inputs of an entry's case settles a head's query: few open rows rank above it.
+    settles = np.zeros(scores.shape, bool)
+    # A row among the first does not count against itself: then one more may be above it.
+    for rank, among in ((allowed, ~inside[:, row]), (allowed + 1, inside[:, row])):
+        threshold, holder = value[:, rank, None], top[:, rank, None]
+        before = contest.sign * row < contest.sign * holder
+        settles |= among & ((scores > threshold) | ((scores == threshold) & before))
+    settles &= scores > -np.inf
     cost = np.array([len(case.conditions) for case in level.cases], np.float64)[level.case]
     alone = level.sizes[level.case] == 1
     gains = np.where(alone & (cost > 0), settles.sum(axis=0) / np.maximum(cost, 1), 0.0)
@@ -87,22 +98,6 @@ def cover(
         gains = gains - settles[now].sum(axis=0) / np.maximum(cost, 1)
         open_events &= ~now
     return fixed
-
-
-def _settles(contest: Contest, heads: Events, queries: Events, allowed: int) -> Bool[np.ndarray, "e entries"]:
-    """Whether fixing the inputs of an entry's case settles a head's query: few open rows rank above it."""
-    level = contest.level
-    scores, top, value = _ranked(contest, heads, queries, allowed + 2)
-    inside = np.zeros((len(heads), len(level.rows)), bool)
-    np.put_along_axis(inside, top[:, : min(allowed + 1, len(level.rows))], True, axis=1)
-    row = np.searchsorted(level.rows, level.owner)
-    settles = np.zeros(scores.shape, bool)
-    # A row among the first does not count against itself: then one more may be above it.
-    for rank, among in ((allowed, ~inside[:, row]), (allowed + 1, inside[:, row])):
-        threshold, holder = value[:, rank, None], top[:, rank, None]
-        before = contest.sign * row < contest.sign * holder
-        settles |= among & ((scores > threshold) | ((scores == threshold) & before))
-    return settles & (scores > -np.inf)
 
 
 def _ranked(
@@ -265,12 +260,23 @@ class _Builder:
         self.fixed = int(np.sum(self.values != FREE))
 
     def built(self, settle: bool) -> Restriction:
-        """The restriction, layer by layer."""
+        """The restriction, layer by layer, with a certificate for the final values."""
         for k in range(self.layers - 1):
             self.inner_layer(k)
-        if self.layers:
-            self.last_layer(settle)
-        return self.result()
+        if self.layers:  # the readout's heads are the only ones of the last layer that matter
+            k, row = self.layers - 1, np.array([self.readout])
+            if settle:
+                inputs = sorted(self.level(self.values, k).inputs[self.readout] - {self.readout})
+                values = self.values.copy()
+                values[inputs[: self.budget]] = self.symbols[0]
+                self.fix(values, f"layer {k}: read by the readout")
+            values, _ = self.covered(k, row, 0, self.budget)
+            self.fix(values, f"layer {k}: greedy")
+        levels = [self.contest(self.values, k).level for k in range(self.layers)]
+        levels.append(self.level(self.values, self.layers))
+        certificate = Certificate(tuple(level.cases for level in levels[1:]))
+        depends = tuple(sorted(levels[-1].inputs[self.readout]))
+        return Restriction(self.values, self.symbols, depends, self.fixed, self.stages, certificate)
 
     def contest(self, values: Int[np.ndarray, " n"], k: int) -> Contest:
         """The heads of layer k under these values. The most recent ones are kept."""
@@ -355,25 +361,6 @@ class _Builder:
                 values[i] = symbol
             left -= len(fixed)
         return values, False
-
-    def last_layer(self, settle: bool) -> None:
-        """Settles the readout's heads, the only ones of the last layer that matter."""
-        k, row = self.layers - 1, np.array([self.readout])
-        if settle:
-            inputs = sorted(self.level(self.values, k).inputs[self.readout] - {self.readout})
-            values = self.values.copy()
-            values[inputs[: self.budget]] = self.symbols[0]
-            self.fix(values, f"layer {k}: read by the readout")
-        values, _ = self.covered(k, row, 0, self.budget)
-        self.fix(values, f"layer {k}: greedy")
-
-    def result(self) -> Restriction:
-        """The restriction, with a certificate for the final values."""
-        levels = [self.contest(self.values, k).level for k in range(self.layers)]
-        levels.append(self.level(self.values, self.layers))
-        certificate = Certificate(tuple(level.cases for level in levels[1:]))
-        depends = tuple(sorted(levels[-1].inputs[self.readout]))
-        return Restriction(self.values, self.symbols, depends, self.fixed, self.stages, certificate)
 
 
 LanguageName = Literal["parity", "dyck-1"]
@@ -460,7 +447,9 @@ def misclassified_pair(
     last = {n - 1: model.config.alphabet_size} if end_symbol else {}
     refused: InputError | None = None
     generator = np.random.default_rng(seed)
-    for ends in _ends(language, length, free_fraction):
+    # At each end so many brackets. The last number outweighs anything else that is fixed.
+    most = int((1 - free_fraction) * length) // 3 if language == "dyck-1" else 0
+    for ends in sorted({0, most // 4, most // 2, most}):
         fixed = dict.fromkeys(range(ends), 0) | {length - 1 - i: 1 for i in range(ends)} | last
         try:
             restriction = restrict(model, n, free_fraction, fixed=fixed, symbols=(0, 1), seed=seed)
@@ -476,14 +465,6 @@ def misclassified_pair(
         + ": give a larger n or a smaller free_fraction"
         + (f" ({refused})" if refused else "")
     )
-
-
-def _ends(language: LanguageName, length: int, free_fraction: float) -> list[int]:
-    """Returns the numbers of brackets to try at each end. The last outweighs anything else that is fixed."""
-    if language == "parity":
-        return [0]
-    most = int((1 - free_fraction) * length) // 3
-    return sorted({0, most // 4, most // 2, most})
 
 
 def _pair(

@@ -227,24 +227,18 @@ def worst_input(
         passed = forward_pass(problem.model, first, problem.engine, problem.parameters, devices)
         if (message := unreliable(problem.model, space.n, passed, problem.engine.widens)) is not None:
             warnings.warn(message, PrecisionWarning, stacklevel=3)
-        if not _enumerable(problem):
+        exact, refused = search.exact, None
+        if exact is not False:
+            most = local_search.LARGEST if exact else local_search.SMALL
+            refused = local_search.refusal(problem, most)
+        if exact and refused is not None:
+            remedy = f"{refused}; search with exact=False, or take a smaller n"
+            raise InputError.of("exact", True, remedy, subject="worst_input")
+        if exact is False or refused is not None:
             return _searched(problem, progress)
         measurements = Measurements(problem, budget=None)
         measurements.measure(local_search.largest_word(problem, progress))
         return _result(measurements, problem.space.count, 0)
-
-
-def _enumerable(problem: SearchTask) -> bool:
-    """Whether to enumerate all words. Raises InputError if that is asked for and cannot be done."""
-    exact = problem.search.exact
-    if exact is False:
-        return False
-    refused = local_search.refusal(problem, local_search.LARGEST if exact else local_search.SMALL)
-    if exact and refused is not None:
-        raise InputError.of(
-            "exact", True, f"{refused}; search with exact=False, or take a smaller n", subject="worst_input"
-        )
-    return refused is None
 
 
 def _searched(problem: SearchTask, progress: Callable[[SearchProgress], None] | None) -> WorstInput:

@@ -125,12 +125,13 @@ def bounds_sections(data: BoundsData) -> list[Section]:
     if searched or certified:
         said = {"from-below": searched, "from-above": certified, "between": searched and certified}
         about = " ".join([text("every-input"), *(text(name) for name, has in said.items() if has)])
-        figures, tables = sides_figures(data), [bounds_table(data)]
-        sections.append(Section("Bounds over all inputs", [about], findings(data), figures, tables))
+        table = _table(data, text("table-of-bounds"), ("worst", "certified"), _OF_BOUNDS)
+        figures = sides_figures(data)
+        sections.append(Section("Bounds over all inputs", [about], findings(data), figures, [table]))
     if data.having("matter"):
-        figures, tables = [mattering_figure(data)], [mattering_table(data)]
+        table, figures = _table(data, "Over seeds.", ("matter",), _OF_MATTERING), [mattering_figure(data)]
         about = text("mattering")
-        sections.append(Section("Inputs that matter", [about], mattering(data), figures, tables))
+        sections.append(Section("Inputs that matter", [about], mattering(data), figures, [table]))
     if missing := left_out(data):
         sections.append(Section("Bounds that are missing, and why", bullets=missing))
     return sections
@@ -225,27 +226,19 @@ def left_out(data: BoundsData) -> list[str]:
     ]
 
 
-def bounds_table(data: BoundsData) -> ReportTable:
-    """Both sides, their ratio and Lemma 5: a row per variant and length, medians over seeds."""
-    shown = {
-        "worst found": ("worst", "median", ".4g"),
-        "certified": ("certified", "median", ".4g"),
-        "certified / found": ("ratio", "median", ".4g"),
-        "largest ratio": ("ratio", "high", ".3g"),
-        "log10 of Lemma 5": ("log10_lemma5", "median", ".1f"),
-        "A, its bound on logits": ("logit_bound", "median", ".3g"),
-    }
-    return _table(data, text("table-of-bounds"), ("worst", "certified"), shown)
-
-
-def mattering_table(data: BoundsData) -> ReportTable:
-    """How many inputs are free, and how many of them may matter: a row per variant and length."""
-    shown = {
-        "free, at least": ("free", "low", "g"),
-        "matter, median": ("matter", "median", "g"),
-        "matter, at most": ("matter", "high", "g"),
-    }
-    return _table(data, "Over seeds.", ("matter",), shown)
+_OF_BOUNDS = {
+    "worst found": ("worst", "median", ".4g"),
+    "certified": ("certified", "median", ".4g"),
+    "certified / found": ("ratio", "median", ".4g"),
+    "largest ratio": ("ratio", "high", ".3g"),
+    "log10 of Lemma 5": ("log10_lemma5", "median", ".1f"),
+    "A, its bound on logits": ("logit_bound", "median", ".3g"),
+}
+_OF_MATTERING = {
+    "free, at least": ("free", "low", "g"),
+    "matter, median": ("matter", "median", "g"),
+    "matter, at most": ("matter", "high", "g"),
+}
 
 
 def _table(
@@ -270,7 +263,7 @@ def _table(
 def sides_figures(data: BoundsData) -> list[ReportFigure]:
     """The bounds against n, and the worst inputs of variants without a certified bound."""
     certified, figures = data.having("certified"), []
-    read = text("spread"), _exact(data)
+    read = text("spread"), text("every-input-tried") * data.mixes_exact
     if certified:
         layout: dict[str, Any] = {} if len(certified) <= 2 else {**SMALL, "height": 2.6}
         panels = [_sides_panel(data, variant) for variant in certified]
@@ -305,7 +298,7 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
     where = "as found by the search" if searched else "on the inputs that were measured"
     change = text("largest-change", change=where)
     heading = "How many inputs decide, and how much does one of them?" if both else "How many inputs decide?"
-    caption = (text("mattering-figure"), change if both else "", _exact(data))
+    caption = (text("mattering-figure"), change if both else "", text("every-input-tried") * data.mixes_exact)
     return panel_figure("inputs-that-matter", caption, " ".join(mattering(data)), panels, heading)
 
 
@@ -335,8 +328,3 @@ def _worst_panel(data: BoundsData, variants: Sequence[str], styles: Mapping[str,
         for variant in variants
     ]
     return Panel("Worst input found", change_label(data.norm), lines, data.lengths)
-
-
-def _exact(data: BoundsData) -> str:
-    """What filled and hollow markers mean, if there are both."""
-    return text("every-input-tried") if data.mixes_exact else ""
