@@ -179,29 +179,23 @@ def corpus_picture(
         layout="constrained",
         squeeze=False,
     )
+    headings = {"position": "by part of the text", "token": "by token", "label": "by label"}
     for table, one in zip(shown, axes[0], strict=True):
-        draw_table(table, one)
+        # Bars from above to below, with standard errors, and the number of texts behind each.
+        places = np.arange(len(table))
+        errors = [0.0 if np.isnan(row.error) else row.error for row in table]
+        one.barh(places, [row.mean for row in table], xerr=errors, color=LARGEST, ecolor="#404040", capsize=2)
+        texts = [f"{safe_label(row.key)}  ({row.texts})" for row in table]
+        one.set_yticks(places, texts, fontfamily=families(texts))
+        one.invert_yaxis()
+        one.set_xlim(left=0)
+        one.set_title(f"{headings[table[0].by]} (texts)")
         one.set_xlabel(f"mean size of change {unit}")
     figure.suptitle(title, parse_math=False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=form, dpi=200)
     pyplot.close(figure)
     return buffer.getvalue()
-
-
-def draw_table(table: Sequence[CorpusRow], axes: Any) -> None:
-    """Draws rows as bars from above to below, with standard errors, the number of texts behind each."""
-    places = np.arange(len(table))
-    errors = [0.0 if np.isnan(row.error) else row.error for row in table]
-    axes.barh(places, [row.mean for row in table], xerr=errors, color=LARGEST, ecolor="#404040", capsize=2)
-    texts = [f"{safe_label(row.key)}  ({row.texts})" for row in table]
-    axes.set_yticks(places, texts, fontfamily=families(texts))
-    axes.invert_yaxis()
-    axes.set_xlim(left=0)
-    axes.set_title(
-        {"position": "by part of the text", "token": "by token", "label": "by label"}[table[0].by]
-        + " (texts)"
-    )
 
 
 LEAST = 3
@@ -401,7 +395,19 @@ def _entries(ending: str, text: str, problems: Problems) -> Iterator[LabelledTex
                 csv.field_size_limit(longest)
         case ".jsonl":
             for number, line in lines:
-                yield from _object(number, line, problems)
+                try:
+                    found = json.loads(line, object_pairs_hook=each_key_once)
+                except (ValueError, RecursionError):
+                    found = None
+                found = found if isinstance(found, dict) else {}
+                own, label = found.get("text"), found.get("label")
+                known = label is None or isinstance(label, str | int | float)
+                if isinstance(own, str) and own.strip() and known:  # a label may be a number
+                    label = label or "" if label is None or isinstance(label, str) else json.dumps(label)
+                    yield LabelledText(own, label, number)
+                else:
+                    why = "an object with the text under text, and its label, a text or a number, under label"
+                    problems.note((), f"line {number}: {why}")
         case _:
             problems.note((), f"a file that ends with {', '.join(ENDINGS)}, not {ending!r}")
 
@@ -414,10 +420,8 @@ def _rows(text: str, delimiter: str, problems: Problems) -> Iterator[LabelledTex
             if row and not names:
                 names = [name.strip().casefold() for name in row]
                 if names.count("text") != 1 or names.count("label") > 1:
-                    problems.note(
-                        (),
-                        f"line {first}: a header with the column text, and label if there is one, once; it has {row}",
-                    )
+                    why = f"a header with the column text, and label if there is one, once; it has {row}"
+                    problems.note((), f"line {first}: {why}")
                     return
             elif row and len(row) != len(names):
                 why = "quote what holds the separator or a line break"
@@ -431,20 +435,3 @@ def _rows(text: str, delimiter: str, problems: Problems) -> Iterator[LabelledTex
     except csv.Error as error:
         why = "quote the whole field, and write each quotation mark within it twice"
         problems.note((), f"line {first}: a stray quotation mark ({error}); {why}")
-
-
-def _object(number: int, line: str, problems: Problems) -> Iterator[LabelledText]:
-    """Yields the text of a line that holds an object; a label may be a number."""
-    try:
-        found = json.loads(line, object_pairs_hook=each_key_once)
-    except (ValueError, RecursionError):
-        found = None
-    text, label = (found.get("text"), found.get("label")) if isinstance(found, dict) else (None, None)
-    if isinstance(text, str) and text.strip() and (label is None or isinstance(label, str | int | float)):
-        label = label or "" if label is None or isinstance(label, str) else json.dumps(label)
-        yield LabelledText(text, label, number)
-    else:
-        problems.note(
-            (),
-            f"line {number}: an object with the text under text, and its label, a text or a number, under label",
-        )

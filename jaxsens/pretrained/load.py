@@ -90,7 +90,12 @@ class ModelChanges:
             parameters = {**parameters, "layers": Stack.of(kept)}
         if self.stretch is not None and a.learned_positions:
             with numerics(model.dtype):
-                table = _stretched(np.asarray(parameters["positions"]), changed.longest)
+                # As many rows as asked, with lines between those of the table; beyond the last, the last.
+                table, rows = np.asarray(parameters["positions"]), np.arange(changed.longest)
+                places = np.minimum(rows * (len(table) / changed.longest), len(table) - 1)
+                before = np.floor(places).astype(int)
+                after, share = np.minimum(before + 1, len(table) - 1), (places - before)[:, None]
+                table = ((1 - share) * table[before] + share * table[after]).astype(table.dtype)
                 parameters = {**parameters, "positions": jnp.asarray(table)}
         weighting = WEIGHTINGS[self.weighting] if isinstance(self.weighting, str) else self.weighting
         own = dataclasses.replace(
@@ -117,14 +122,6 @@ class ModelChanges:
         )
         cut = {name: getattr(a, name)[:count] for name in ("windows", "scales", "rotary")}
         return dataclasses.replace(a, layers=count, experts=experts, **cut)
-
-
-def _stretched(table: np.ndarray, rows: int) -> np.ndarray:
-    """Returns a table of positions as long as asked, with lines between its rows; beyond the last, the last."""
-    places = np.minimum(np.arange(rows) * (len(table) / rows), len(table) - 1)
-    before = np.floor(places).astype(int)
-    after, share = np.minimum(before + 1, len(table) - 1), (places - before)[:, None]
-    return ((1 - share) * table[before] + share * table[after]).astype(table.dtype)
 
 
 @naming_arguments
@@ -251,7 +248,12 @@ def _loaded(
         raise RuntimeError("a part is missing without an error")
     stored = family.unwrapped(stored)
     found = family.found(architecture, stored, output, problems, of_classifier)
-    _check_fits(found, here, dtype, problems)
+    if dtype == NARROW:
+        check_narrow(found, problems)
+    if jax.default_backend() == "cpu":  # else it is the devices' memory that counts
+        numbers = sum(math.prod(tensor.shape) for tensor in found)
+        needed = numbers * (2 if dtype == NARROW else np.dtype(dtype).itemsize)
+        check_fits("folder", str(here.path), needed, "the model", "give a smaller one", problems)
     problems.raise_if_any()
     if output == "logits" and architecture.tied:
         family.check_tied(stored, found, problems)
@@ -298,15 +300,6 @@ def _dense(
         parts = {"linear.weight": "matrix", "linear.bias": "bias"}
         found.append({parts[name]: jnp.asarray(own[name].read(dtype).T) for name in parts if name in own})
     return found
-
-
-def _check_fits(found: Mapping[Tensor, Any], here: Folder, dtype: str, problems: Problems) -> None:
-    if dtype == NARROW:
-        check_narrow(found, problems)
-    itemsize = 2 if dtype == NARROW else np.dtype(dtype).itemsize
-    needed = sum(math.prod(tensor.shape) for tensor in found) * itemsize
-    if jax.default_backend() == "cpu":  # else it is the devices' memory that counts
-        check_fits("folder", str(here.path), needed, "the model", "give a smaller one", problems)
 
 
 def _check_installed() -> None:
@@ -399,9 +392,8 @@ def _readout(family: Family, names: HeadNames, table: Mapping[str, Any], problem
         if pooling != "mean":
             problems.add("config.json: classifier_pooling", pooling, '"cls" or "mean"')
         return "mean"
-    padding = family.options(table, "", Problems("")).table.get(
-        "pad_token_id"
-    )  # its faults are noted already
+    options = family.options(table, "", Problems(""))  # its faults are noted already
+    padding = options.table.get("pad_token_id")
     if not names.last or padding is None or (isinstance(padding, int) and padding < 0):
         return None
     return f"{LAST_OTHER}{inputs.count('config.json: pad_token_id', padding, problems)}"
@@ -424,14 +416,10 @@ def _labels(table: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
 
 def _tensors(names: HeadNames, a: Architecture, family: Family, labels: int) -> Iterator[Tensor]:
     width = (a.embedding_width or a.width) if "output_map" in family.outer else a.width
+    linear = dataclasses.replace(family, inputs_first=False).linear  # heads are PyTorch's in every family
     if names.dense is not None:
-        yield from _map("dense", names.dense, width, width, a.transform_bias or names.norm is None)
+        bias = a.transform_bias or names.norm is None
+        yield from linear(("classifier", "dense"), names.dense, width, width, bias)
     if names.norm is not None:
         yield from norm_tensors(a, ("classifier", "norm"), names.norm, (width,))
-    yield from _map("out", names.out, width, labels, names.bias)
-
-
-def _map(part: str, name: str, ins: int, outputs: int, bias: bool) -> Iterator[Tensor]:
-    yield Tensor(("classifier", part, "matrix"), (f"{name}.weight",), (outputs, ins), transposed=True)
-    if bias:
-        yield Tensor(("classifier", part, "bias"), (f"{name}.bias",), (outputs,))
+    yield from linear(("classifier", "out"), names.out, width, labels, names.bias)

@@ -259,7 +259,8 @@ def _follow(config: dict[str, Any], tokenizer: Any, table: dict[str, Any], probl
             config = {
                 "do_lower_case": True,
                 "tokenize_chinese_chars": True,
-            } | config  # the library's defaults
+                **config,
+            }  # the library's defaults
             if config.get("strip_accents") is None:
                 config["strip_accents"] = config["do_lower_case"]
         if node.get("type") in ("ByteLevel", "Metaspace", "Prepend"):
@@ -348,11 +349,7 @@ def _nodes(part: Any) -> Iterator[dict[str, Any]]:
         yield from _nodes(below)
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """Returns the byte that each character of GPT-2's alphabet stands for: printable ones for themselves."""
-    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + k): byte for k, byte in enumerate(others)}
-
-
-_BYTES = _byte_alphabet()
+_PRINTABLE = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAC + 1), *range(0xAE, 0xFF + 1)]
+_OTHERS = enumerate(byte for byte in range(256) if byte not in _PRINTABLE)
+_BYTES = {chr(byte): byte for byte in _PRINTABLE} | {chr(256 + k): byte for k, byte in _OTHERS}
+"""The byte that each character of GPT-2's alphabet stands for: printable ones for themselves."""

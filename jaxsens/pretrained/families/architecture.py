@@ -42,10 +42,6 @@ _erf: Activation = partial(jax.nn.gelu, approximate=False)
 _tanh: Activation = partial(jax.nn.gelu, approximate=True)
 
 
-def _quick(x: Float[Array, "*shape"]) -> Float[Array, "*shape"]:
-    return x * jax.nn.sigmoid(1.702 * x)
-
-
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": _erf,
     "gelu_python": _erf,
@@ -55,7 +51,7 @@ ACTIVATIONS: dict[str, Activation] = {
     "gelu_accurate": _tanh,
     "gelu_bloom": lambda x: x * (1 + jnp.tanh(0.79788456 * x * (1 + 0.044715 * x * x))) / 2,
     "gelu_fast": _tanh,  # its constant is sqrt(2 / pi) to ten digits
-    "quick_gelu": _quick,
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
     "relu": jax.nn.relu,
     "relu2": lambda x: jnp.square(jax.nn.relu(x)),
     "silu": jax.nn.silu,
@@ -402,7 +398,8 @@ class PublishedTransformer(Layered):
 
     def project(self, parameters: Any, layer: int, row: Row, position: Index) -> tuple[Array, Array, Array]:
         a, own = self.architecture, parameters["layers"][layer]
-        z = self._before_attention(own, layer, row)
+        bare = a.norms not in ("before", "both") or (a.first_bare and layer == 0)
+        z = row if bare else self._normed(own.get("attention_norm"), row)
         parts = (linear(own[name], z) for name in ("query", "key", "value"))
         q, k, v = parts
         if a.head_norms == "whole":
@@ -495,13 +492,6 @@ class PublishedTransformer(Layered):
                 return self._added(row, self._normed(own["map_norm"], self._mapped(own, layer, row)))
             case other:
                 raise no_rule("merge", "norms", other, ("before", "after", "both", "inside"))
-
-    def _before_attention(self, own: Any, layer: int, row: Row) -> Row:
-        """Returns a row as attention reads it."""
-        a = self.architecture
-        if a.norms in ("before", "both") and not (a.first_bare and layer == 0):
-            return self._normed(own.get("attention_norm"), row)
-        return row
 
     def _added(self, row: Row, branch: Row) -> Row:
         scale = self.architecture.branch_scale

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -115,20 +117,11 @@ def _header(file: Path, problems: Problems) -> dict[str, StoredTensor] | None:
             return {name: found[kept] for name, kept in shared if kept in found} | found
     except (SafetensorError, OSError, ValueError) as error:
         remedy = f"not readable as safetensors ({error}); it may be truncated: download it again"
-        if _begins_with(file, _LFS):
-            remedy = (
-                "it is Git LFS's pointer to the weights, not the weights: run `git lfs pull` in the folder"
-            )
+        with suppress(OSError), file.open("rb") as stream:
+            if stream.read(len(_LFS)) == _LFS:
+                remedy = "it is Git LFS's pointer to the weights, not the weights: run `git lfs pull` in the folder"
         problems.add("folder", str(file), remedy)
         return None
-
-
-def _begins_with(file: Path, text: bytes) -> bool:
-    try:
-        with file.open("rb") as stream:
-            return stream.read(len(text)) == text
-    except OSError:
-        return False
 
 
 Place = tuple[str | int, ...]
@@ -193,30 +186,27 @@ Fused = Callable[[Architecture, str], Piece | None]
 """Returns the piece that a linear map of a layer is of what is stored under its name; None if it is all."""
 
 
+def _piece(part: str, groups: int, **sizes: int) -> Piece | None:
+    """A part of groups in which parts of these sizes stand one after another; None if it is none of them."""
+    ends = dict(zip(sizes, accumulate(sizes.values()), strict=True))
+    return Piece(groups, sum(sizes.values()), ends[part] - sizes[part], ends[part]) if part in ends else None
+
+
 def in_thirds(a: Architecture, part: str) -> Piece | None:
     """All queries, then all keys, then all values, as GPT-2's, Phi-3's and ModernBERT's."""
-    queries, keys = a.heads * a.head_width, a.key_heads * a.head_width
-    places = {"query": (0, queries), "key": (queries, keys), "value": (queries + keys, keys)}
-    if part not in places:
-        return None
-    first, count = places[part]
-    return Piece(1, queries + 2 * keys, first, first + count)
+    keys = a.key_heads * a.head_width
+    return _piece(part, 1, query=a.heads * a.head_width, key=keys, value=keys)
 
 
 def by_key_head(a: Architecture, part: str) -> Piece | None:
     """For each head of keys its queries, then its key and its value, as GPT-NeoX's, BLOOM's and Falcon's."""
-    width, each = a.head_width, a.heads // a.key_heads
-    places = {"query": (0, each), "key": (each, 1), "value": (each + 1, 1)}
-    if part not in places:
-        return None
-    first, count = places[part]
-    return Piece(a.key_heads, (each + 2) * width, first * width, (first + count) * width)
+    queries = a.heads // a.key_heads * a.head_width
+    return _piece(part, a.key_heads, query=queries, key=a.head_width, value=a.head_width)
 
 
 def in_halves(a: Architecture, part: str) -> Piece | None:
     """The gate, then the map that it multiplies, as Phi-3's and ModernBERT's."""
-    k = {"gate": 0, "up": 1}.get(part)
-    return None if k is None else Piece(1, 2 * a.hidden, k * a.hidden, (k + 1) * a.hidden)
+    return _piece(part, 1, gate=a.hidden, up=a.hidden)
 
 
 @dataclass(frozen=True)
@@ -303,7 +293,7 @@ class Family:
         if a.embedding_width is not None:
             for place, sizes in (("embedding_map", (narrow, a.width)), ("output_map", (a.width, narrow))):
                 if place in self.outer:
-                    yield from self._map((place,), self.outer[place], *sizes, self.outer_bias)
+                    yield from self.linear((place,), self.outer[place], *sizes, self.outer_bias)
         for k in range(a.layers):
             yield from self._layer(a, k)
 
@@ -325,16 +315,17 @@ class Family:
             maps["shared_router"] = (a.width, 1, False)
         if isinstance(a.score_bias, Disentangled) and not a.score_bias.shared:
             maps |= {f"distance_{part}": (a.width, queries, True) for part in a.score_bias.parts}
+        missing = ["attention_norm"] * (a.first_bare and k == 0) + ["map_norm"] * a.shared_norm
         layer = self.layer.format(k)
         for part, names in self.parts.items():
             place, name = ("layers", k, part), "|".join(f"{layer}.{one}" for one in names.split("|"))
             if part in maps:
                 pieces = (fused(a, part) for fused in self.fused)
-                yield from self._map(place, name, *maps[part], next(filter(None, pieces), None))
+                yield from self.linear(place, name, *maps[part], next(filter(None, pieces), None))
             elif part in ("query_norm", "key_norm"):
                 if a.head_norms != "none":
                     yield from self._head_norm(a, place, name)
-            elif part.endswith(("_norm", "_after")) and not _left_out(a, k, part):
+            elif part not in missing and part.endswith(("_norm", "_after")):
                 yield from norm_tensors(a, place, name, (a.width,))
         if experts:
             for part, (inputs, outputs, _) in _of_rows(a, experts.hidden).items():
@@ -360,7 +351,7 @@ class Family:
         narrow = a.embedding_width or a.width
         if self.head_parts:
             name, bias = self.head_parts["transform"], a.transform_bias
-            yield from self._map(("head", "transform"), name, a.width, narrow, bias)
+            yield from self.linear(("head", "transform"), name, a.width, narrow, bias)
             yield from norm_tensors(a, ("head", "norm"), self.head_parts["norm"], (narrow,))
         if self.head_biases and a.logit_bias:
             yield Tensor(("head", "bias"), self.head_biases, (a.outputs or a.symbols,))
@@ -470,7 +461,7 @@ class Family:
                 )
                 problems.add("config.json: tie_word_embeddings", True, remedy)
 
-    def _map(
+    def linear(
         self, place: Place, name: str, inputs: int, outputs: int, bias: bool, piece: Piece | None = None
     ) -> Iterator[Tensor]:
         """The tensors of a linear map, stored as PyTorch does, (outputs, inputs), unless `inputs_first`."""
@@ -486,11 +477,6 @@ def _of_rows(a: Architecture, hidden: int) -> dict[str, tuple[int, int, bool]]:
     """The sizes of a per-row map's parts, and whether they have biases."""
     parts = {"up": (a.width, hidden, a.map_bias), "down": (hidden, a.width, a.map_bias)}
     return {"gate": parts["up"], **parts} if a.gated else parts
-
-
-def _left_out(a: Architecture, k: int, part: str) -> bool:
-    """Whether a layer is without one of its family's norms."""
-    return (part == "attention_norm" and a.first_bare and k == 0) or (part == "map_norm" and a.shared_norm)
 
 
 def norm_tensors(a: Architecture, place: Place, name: str, shape: tuple[int, ...]) -> Iterator[Tensor]:

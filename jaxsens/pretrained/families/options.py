@@ -72,24 +72,20 @@ class Options:
         self, table: Mapping[str, Any], where: str, problems: Problems, family: str | None = None
     ) -> None:
         self.table, self.where, self.problems = dict(table), where, problems
-        self.names: dict[str, str] = {}
         self._seen: set[str] = set()
         self.failed: set[str] = set()
-        self.read: set[str] = set()
-        if family is not None:
-            self._complete(**LIBRARY["families"][family])
-
-    def _complete(self, defaults: Mapping[str, Any], aliases: Mapping[str, str], reads: list[str]) -> None:
-        """Gives options the names and the defaults of the library."""
-        self._given, self._defaults = frozenset(self.table), defaults
-        self.read = {*LIBRARY["shared"], *reads, *defaults, *aliases}
-        self.names = dict(aliases)
-        for other, name in aliases.items():
+        known: dict[str, Any] = {} if family is None else LIBRARY["families"][family]
+        self._given, self._defaults = frozenset(self.table), known.get("defaults", {})
+        self.names: dict[str, str] = dict(known.get("aliases", {}))
+        self.read = (
+            {*LIBRARY["shared"], *known["reads"], *self._defaults, *self.names} if known else set[str]()
+        )
+        for other, name in self.names.items():
             if other in self.table:
                 found = self.table.pop(other)
                 if self.table.setdefault(name, found) != found:
                     self.refuse(name, f"{other}, the same option, is {found!r}; keep one of them")
-        self.table = {**defaults, **self.table}
+        self.table = {**self._defaults, **self.table}
 
     def given(self, name: str) -> bool:
         """Returns whether the option is there, and not null."""

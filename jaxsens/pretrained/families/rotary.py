@@ -136,11 +136,8 @@ def phi3(options: Options) -> Architecture:
     long = {"rope_type": "longrope", "original_max_position_embeddings": trained}
     for name in ("rope_scaling", "rope_parameters"):
         table = options.table.get(name)
-        if isinstance(table, dict) and table.get("rope_type", table.get("type")) in (
-            "longrope",
-            "su",
-            "yarn",
-        ):
+        kind = table.get("rope_type", table.get("type")) if isinstance(table, dict) else None
+        if kind in ("longrope", "su", "yarn"):
             options.table[name] = table | long
     return llama_like(options, sliding(options), part=1.0)
 
@@ -270,10 +267,8 @@ def gemma(options: Options) -> Architecture:
 
 def _scaled(options: Options, windows: tuple[int | None, ...], **own: Any) -> Architecture:
     """Gemma 2 and 3: norms before and after each map, a scale of scores, and a cap of logits."""
-    a, scale = (
-        _gemma_like(options, windows, norms="both", **own),
-        options.number("query_pre_attn_scalar") ** -0.5,
-    )
+    a = _gemma_like(options, windows, norms="both", **own)
+    scale = options.number("query_pre_attn_scalar") ** -0.5
     cap = options.number("final_logit_softcapping", None)
     return dataclasses.replace(a, scales=(scale,) * a.layers, logit_cap=cap)
 

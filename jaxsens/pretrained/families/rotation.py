@@ -135,36 +135,28 @@ def _read(kind: str, own: Options, base: float, width: int, longest: int) -> tup
                 own.refuse("high_freq_factor", f"a number above low_freq_factor = {low:g}")
             return RotaryAngles(base, width, kind, own.number("factor"), trained, low, high), longest
         case "yarn":
-            return _yarn(own, base, width, longest)
+            trained = own.count("original_max_position_embeddings", longest)
+            factor = own.number("factor", longest / trained)
+            own_scale, all_scale = own.number("mscale", 0.0), own.number("mscale_all_dim", 0.0)
+            amplitude = _longer(factor, 1.0)
+            if own_scale and all_scale:
+                amplitude = _longer(factor, own_scale) / _longer(factor, all_scale)
+            fast, slow = own.number("beta_fast", 32.0), own.number("beta_slow", 1.0)
+            amplitude, truncate = own.number("attention_factor", amplitude), own.flag("truncate", True)
+            angles = RotaryAngles(base, width, kind, factor, trained, slow, fast, amplitude, truncate)
+            return angles, max(longest, int(trained * factor))
         case "longrope":
-            return _longrope(own, base, width, longest)
+            trained = own.count("original_max_position_embeddings", longest)
+            divisors = tuple(own.numbers(name, width // 2) for name in ("short_factor", "long_factor"))
+            factor = own.number("factor", longest / trained)
+            amplitude = (
+                math.sqrt(1 + math.log(factor) / math.log(trained)) if min(factor, trained) > 1 else 1.0
+            )
+            amplitude = own.number("attention_factor", amplitude)
+            own_angles: dict[str, Any] = {"amplitude": amplitude, "divisors": divisors}
+            return RotaryAngles(base, width, kind, factor, trained, **own_angles), longest
         case _:
             raise no_rule("load_pretrained", "rope_type", kind, KINDS)
-
-
-def _yarn(own: Options, base: float, width: int, longest: int) -> tuple[RotaryAngles, int]:
-    trained = own.count("original_max_position_embeddings", longest)
-    factor = own.number("factor", longest / trained)
-    own_scale, all_scale = own.number("mscale", 0.0), own.number("mscale_all_dim", 0.0)
-    amplitude = _longer(factor, 1.0)
-    if own_scale and all_scale:
-        amplitude = _longer(factor, own_scale) / _longer(factor, all_scale)
-    fast, slow = own.number("beta_fast", 32.0), own.number("beta_slow", 1.0)
-    amplitude, truncate = own.number("attention_factor", amplitude), own.flag("truncate", True)
-    angles = RotaryAngles(base, width, "yarn", factor, trained, slow, fast, amplitude, truncate)
-    return angles, max(longest, int(trained * factor))
-
-
-def _longrope(own: Options, base: float, width: int, longest: int) -> tuple[RotaryAngles, int]:
-    trained = own.count("original_max_position_embeddings", longest)
-    divisors = tuple(own.numbers(name, width // 2) for name in ("short_factor", "long_factor"))
-    factor = own.number("factor", longest / trained)
-    amplitude = math.sqrt(1 + math.log(factor) / math.log(trained)) if factor > 1 and trained > 1 else 1.0
-    amplitude = own.number("attention_factor", amplitude)
-    return (
-        RotaryAngles(base, width, "longrope", factor, trained, amplitude=amplitude, divisors=divisors),
-        longest,
-    )
 
 
 def _longer(factor: float, scale: float) -> float:

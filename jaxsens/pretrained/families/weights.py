@@ -125,7 +125,9 @@ def parameters_of(found: Mapping[Tensor, Any], layers: int, reader: Reader) -> d
         within, path = (inner[int(place[1])], place[2:]) if place[0] == "layers" else (outer, place)
         within.setdefault(tuple(part for part in path if isinstance(part, str)), []).append((tensor, stored))
     runs, lengths = [], []
-    for _, equal in groupby(inner, _kind):
+    for _, equal in groupby(
+        inner, lambda layer: [(path, len(of), shape_of(*of[0])) for path, of in layer.items()]
+    ):
         run = list(equal)
         lead = () if len(run) == 1 else (len(run),)
         runs.append(_nested({path: ([*chain(*(one[path] for one in run))], lead) for path in run[0]}, reader))
@@ -143,11 +145,6 @@ def check_narrow(found: Mapping[Tensor, StoredTensor], problems: Problems) -> No
             f'it keeps weights as they are stored, and {others[0].name} is {others[0].dtype}; give "float32"'
         )
         problems.add("dtype", NARROW, remedy)
-
-
-def _kind(layer: Mapping[Place, Pieces]) -> tuple[Any, ...]:
-    """Returns what is equal in layers that become one stack."""
-    return tuple((path, len(pieces), shape_of(*pieces[0])) for path, pieces in layer.items())
 
 
 def _nested(leaves: Mapping[Place, tuple[Pieces, tuple[int, ...]]], reader: Reader) -> dict[str, Any]:

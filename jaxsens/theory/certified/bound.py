@@ -217,7 +217,7 @@ def _classes(setting: Setting, number: int | None) -> list[tuple[int, int, Count
     if number is None and _two_plain(setting):
         heads = max(setting.config.layer(k).heads for k in range(2))
         number = min(CLASSES, max(1, CLASSES * 512 // (setting.n * max(2, heads))))
-    if number in (None, 1) or not (setting.allowed.sum(axis=1) > 1).any():
+    if number is None or number == 1 or not (setting.allowed.sum(axis=1) > 1).any():
         return [(0, setting.n, None)]
     edges = np.unique(np.linspace(0, setting.n, number + 1).round().astype(int))
     return [(a, b - int(b < setting.n), Counts(a, b, setting.n)) for a, b in pairwise(edges.tolist())]
