@@ -179,8 +179,11 @@ class FirstOrderEngine(Engine):
                 return (total, after.astype(moved.dtype)), None
 
             (total, moved), _ = jax.lax.scan(through, (total, moved), (group.numbers, layers))
-        if row is None:
-            return total + self._change_of_mean(parameters, kept, positions, moved)
+        if row is None:  # the flipped row alone has an exact effect on the mean of all rows' outputs
+            (read, combined), old = self._maps(parameters, n), kept.y[positions]
+            steps = jax.vmap(lambda y, new: change_of(read, y, new - y))(old, moved) / n
+            mean = self._output(parameters, kept)
+            return total + jax.vmap(lambda step: change_of(combined, mean, step))(steps)
         return total + self._change_of_row(parameters, kept, row, positions, moved)
 
     def _change_of_row(
@@ -214,16 +217,6 @@ class FirstOrderEngine(Engine):
             return jnp.where((positions == row)[:, None], of_itself(new), of_others)
 
         return jax.lax.cond(jnp.any(positions == row), with_itself, lambda: of_others)
-
-    def _change_of_mean(
-        self, parameters: tuple[Any, Any], kept: Run, positions: Places, moved: FlippedRows
-    ) -> Float[Array, "flips combinations"]:
-        """Returns the exact effect of the flipped row alone on a function of the mean of all rows' outputs."""
-        n = kept.tokens.shape[0]
-        (read, combined), old = self._maps(parameters, n), kept.y[positions]
-        steps = jax.vmap(lambda y, new: change_of(read, y, new - y))(old, moved) / n
-        mean = self._output(parameters, kept)
-        return jax.vmap(lambda step: change_of(combined, mean, step))(steps)
 
     def _output(self, parameters: tuple[Any, Any], kept: Run) -> Float[Array, " outputs"]:
         n = kept.tokens.shape[0]
@@ -343,10 +336,18 @@ def through_attention(
 ) -> Float[Array, "n outputs width"]:
     """Returns the derivative with respect to the layer's input rows, from that with respect to b of all rows, or of the
     given one."""
-    attention, outputs = layer.attention, g.shape[1]
+    attention, outputs, columns = layer.attention, g.shape[1], jnp.arange(layer.n)
 
     def one_head(given: tuple[Array, ...]) -> tuple[Array, Array, Array]:
-        return _of_all_rows(layer, *given) if row is None else _of_one_row(layer, row, *given)
+        """Returns the derivatives (outputs, n, ...) with respect to one head's queries, keys and values."""
+        if row is None:
+            return _of_all_rows(layer, *given)
+        (head, g, q, k, v, b, normaliser), here = given, jnp.asarray([row])
+        s, pull = jax.vjp(lambda q, k: layer.scores(head, q, k, here, columns), q[here], k)
+        seen = attention.sees(here[:, None], columns[None, :])
+        p, slope = _weights_and_slopes(attention.weighting, s, normaliser[here], seen)
+        to_q, to_k = jax.vmap(pull)(slope * (g @ v.T + _offset(attention.weighting, g, b[here])))
+        return jnp.zeros((outputs, *q.shape), g.dtype).at[:, row].set(to_q[:, 0]), to_k, p[0][:, None] * g
 
     of_heads = kept.queries, kept.keys, kept.values, kept.b, kept.normaliser
     gq, gk, gv = jax.lax.map(one_head, (jnp.arange(attention.heads), g, *of_heads))
@@ -361,26 +362,6 @@ def through_attention(
         return jax.vmap(lambda *parts: pull(parts)[0], in_axes=1)(gq, gk, gv)
 
     return over_rows(one, kept.x, jnp.arange(layer.n), gq, gk, gv, most=_many(outputs, kept.x.shape[1]))
-
-
-def _of_one_row(
-    layer: ModelLayer,
-    row: int,
-    head: Int[Array, ""],
-    g: Float[Array, "outputs 1 value_width"],
-    q: Float[Array, "n head_width"],
-    k: Float[Array, "n head_width"],
-    v: Float[Array, "n value_width"],
-    b: Float[Array, "n value_width"],
-    normaliser: Float[Array, " n"],
-) -> tuple[Array, Array, Array]:
-    """Returns the derivatives (outputs, n, ...) with respect to one head's queries, keys and values, from one row's."""
-    here, columns, attention = jnp.asarray([row]), jnp.arange(layer.n), layer.attention
-    s, pull = jax.vjp(lambda q, k: layer.scores(head, q, k, here, columns), q[here], k)
-    seen = attention.sees(here[:, None], columns[None, :])
-    p, slope = _weights_and_slopes(attention.weighting, s, normaliser[here], seen)
-    to_q, to_k = jax.vmap(pull)(slope * (g @ v.T + _offset(attention.weighting, g, b[here])))
-    return jnp.zeros((g.shape[0], *q.shape), g.dtype).at[:, row].set(to_q[:, 0]), to_k, p[0][:, None] * g
 
 
 def _offset(
@@ -401,7 +382,7 @@ def _of_all_rows(
     b: Float[Array, "n value_width"],
     normaliser: Float[Array, " n"],
 ) -> tuple[Array, Array, Array]:
-    """Returns the derivatives (outputs, n, ...) with respect to one head's queries, keys and values.
+    """A head's derivatives from those of all rows.
 
     A tile is transposed, keys by rows, which makes products for keys and values fast. With as many outputs as a
     head is wide, that for queries is g_j^T C_j, with C_j = sum_w p_jw (v_w - b_j) k_w^T shared by all outputs.

@@ -421,20 +421,14 @@ class Blocks:
                 total[:, block.start : block.stop] = changes[:, : count - block.start]
             else:
                 total = engine.measure.combined(total, engine.measure.of_array(changes))
-        return self._of_changes(words, flips, total) if together else total
-
-    def _of_changes(
-        self, words: Int[np.ndarray, "batch n"], flips: FlipTable, changes: Float[np.ndarray, "flips chosen"]
-    ) -> Float[np.ndarray, " flips"]:
-        """Returns the measure or the value of the change function of every flip, from the estimated changes of
-        outputs."""
-        found, at_once = np.empty(len(flips)), max(1, OUTPUTS_AT_ONCE // changes.shape[1])
-        engine, model = self.engine, self.model
+        if not together:
+            return total
+        found, at_once = np.empty(len(flips)), max(1, OUTPUTS_AT_ONCE // count)
         for b in np.unique(flips.inputs):
-            y = jnp.asarray(compiled_output(model.apply, model.parameters, words[b]))
+            y = jnp.asarray(compiled_output(self.model.apply, self.model.parameters, words[b]))
             own = np.flatnonzero(flips.inputs == b)
             for chosen in np.split(own, range(at_once, len(own), at_once)):
-                dy = jnp.asarray(changes[chosen], y.dtype)
+                dy = jnp.asarray(total[chosen], y.dtype)
                 old, new = engine.chosen(y), engine.chosen(dy)
                 found[chosen] = engine.measure.of_changes(old, new, jnp.zeros(len(dy), y.dtype))[0]
         return found
@@ -471,11 +465,8 @@ class Blocks:
             where = [np.concatenate(pair) for pair in zip(own, where, strict=True)]
             order = np.argsort(where[0], kind="stable")
         with numerics(wide.dtype):
-            parameters, (b, places, symbols) = (
-                jax.device_put(wide.parameters),
-                (part[order] for part in where),
-            )
-            measuring = Measuring(runner, parameters, words, b, places, symbols, devices)
+            parts = (part[order] for part in where)
+            measuring = Measuring(runner, jax.device_put(wide.parameters), words, *parts, devices)
             if not engine.of_norm:
                 values = measuring.numbers()[0][:, 0].astype(np.float64)
                 return values, values, how

@@ -388,12 +388,10 @@ class LearnerSource(ModelSource):
 
     @property
     def symbols(self) -> Symbols:
-        symbols = super().symbols
-        return (
-            LanguageSymbols(**vars(symbols), language=self.language, task=self.task)
-            if self.own_words
-            else symbols
-        )
+        own = super().symbols
+        if not self.own_words:
+            return own
+        return LanguageSymbols(**vars(own), language=self.language, task=self.task)
 
     def summary(self) -> str:
         """Its steps."""

@@ -30,7 +30,6 @@ from jaxsens.training.steps import batches, initial_state, learning_rate, run_st
 
 if TYPE_CHECKING:
     import pandas
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from rich.table import Table
 
@@ -360,7 +359,14 @@ def training_figure(metrics: pandas.DataFrame, evaluations: pandas.DataFrame) ->
         label = "cross-entropy (nats), mean over positions" if known else "loss (nats)"
         places[0].set(title="Loss", ylabel=label)
         if not evaluations.empty:
-            _draw_evaluations(places[1], evaluations)
+            column, best, label = "accuracy", 1.0, "share of words labelled correctly"
+            if "cross_entropy" in evaluations.columns:
+                column, best, label = "excess", 0.0, "cross-entropy above the optimum (nats)"
+            for k, (n, rows) in enumerate(evaluations.groupby("n")):
+                style = {"color": line_style(k).colour, "marker": line_style(k).marker, "markersize": 4}
+                places[1].plot(rows["step"], rows[column], linewidth=1.2, label=f"n = {n:g}", **style)
+            places[1].axhline(best, color=GREY, linewidth=0.8)
+            places[1].set(title="Evaluations", ylabel=label)
         for axes in places:
             axes.set_xlabel("training step")
             axes.legend(fontsize=9)
@@ -388,16 +394,3 @@ def read_table(path: Path) -> pandas.DataFrame:
     import pandas as pd
 
     return pd.read_csv(path).astype(np.float64) if path.is_file() else pd.DataFrame()
-
-
-def _draw_evaluations(axes: Axes, evaluations: pandas.DataFrame) -> None:
-    from jaxsens.core.report.panels import GREY, line_style
-
-    column, best, label = "accuracy", 1.0, "share of words labelled correctly"
-    if "cross_entropy" in evaluations.columns:
-        column, best, label = "excess", 0.0, "cross-entropy above the optimum (nats)"
-    for k, (n, rows) in enumerate(evaluations.groupby("n")):
-        style = {"color": line_style(k).colour, "marker": line_style(k).marker, "markersize": 4}
-        axes.plot(rows["step"], rows[column], linewidth=1.2, label=f"n = {n:g}", **style)
-    axes.axhline(best, color=GREY, linewidth=0.8)
-    axes.set(title="Evaluations", ylabel=label)

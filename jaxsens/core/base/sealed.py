@@ -154,10 +154,8 @@ def decoded(value: Any) -> Any:
     """Returns what `encoded` was given, with mappings for dataclasses and tuples for lists."""
     if isinstance(value, Mapping):
         if value.keys() == _ARRAY:
-            dtype, longest = (
-                np.dtype(value["dtype"]),
-                max((len(str(one)) for one in value["values"]), default=0),
-            )
+            dtype = np.dtype(value["dtype"])
+            longest = max((len(str(one)) for one in value["values"]), default=0)
             if dtype.hasobject or dtype.itemsize > max(_WIDEST, 4 * longest):
                 raise ValueError(f"dtype = {dtype}: wider than what it holds")
             array: np.ndarray = np.array(value["values"], dtype).reshape(value["shape"])

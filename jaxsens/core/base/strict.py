@@ -121,11 +121,8 @@ def checked_by(check: Callable[..., Any], **options: Any) -> pydantic.PlainValid
     check(name, value, problems=problems, **options)."""
 
     def validate(value: Any, info: pydantic.ValidationInfo) -> Any:
-        problems = Problems()
-        checked = check(info.field_name, value, problems=problems, **options)
-        if problems:
-            raise _FieldErrors(problems)
-        return checked
+        with field_errors() as problems:
+            return check(info.field_name, value, problems=problems, **options)
 
     return pydantic.PlainValidator(validate)
 

@@ -228,13 +228,15 @@ def profile_figure(profiles: Profiles, variants: Sequence[str], *, norm: str = "
 
 
 def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: Shape) -> Figure:
-    colours, clipped = _colour_scale(profiles)
-    exactly_zero: dict[str, Any] = {
-        "facecolor": "white",
-        "edgecolor": "#8c8c8c",
-        "linewidth": 0,
-        "hatch": "////",
-    }
+    positive = np.concatenate([means[means > 0] for means in profiles.values()])
+    colours, clipped = None, False
+    if positive.size:  # up to the largest mean, and down to the smallest within `DECADES`
+        low, high = float(positive.min()), float(positive.max())
+        clipped = low < high * 10.0**-DECADES
+        ends = (max(low, high * 10.0**-DECADES), high) if low < high else (low / 2, high * 2)
+        colours = LogNorm(*ends)
+    grey, white = "#8c8c8c", "white"
+    exactly_zero: dict[str, Any] = {"facecolor": white, "edgecolor": grey, "linewidth": 0, "hatch": "////"}
     with grid("", len(drawn), 3, (4.2, 2.9), (0.9, 0.3), shape) as (figure, places):
         for axes, variant in zip(places, drawn, strict=True):
             axes.set_title(variant)
@@ -242,9 +244,9 @@ def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: S
             for row, means in enumerate(rows.values()):
                 edges = np.linspace(0, 1, means.size + 1)
                 if colours is not None:
-                    positive = np.ma.masked_where(~(means > 0), means)[None]
+                    shown = np.ma.masked_where(~(means > 0), means)[None]
                     look: dict[str, Any] = {"norm": colours, "cmap": COLOUR_MAP, "rasterized": True}
-                    axes.pcolormesh(edges, np.array([row, row + 1]), positive, **look)
+                    axes.pcolormesh(edges, np.array([row, row + 1]), shown, **look)
                 zeros = [(edges[k], edges[k + 1] - edges[k]) for k in np.flatnonzero(means == 0)]
                 axes.broken_barh(zeros, (row, 1), **exactly_zero)
             axes.set_yticks(np.arange(len(rows)) + 0.5, [*map(str, rows)])
@@ -305,18 +307,6 @@ def powers(
     growth = ends[1] / ends[0]
     start = 1.3 * highest / growth ** max(0, *exponents.values(), 0)
     return tuple(Guide(name, ends, (start, start * growth**each)) for name, each in exponents.items())
-
-
-def _colour_scale(profiles: Profiles) -> tuple[LogNorm | None, bool]:
-    """A scale up to the largest mean, and whether it leaves positive means below it. None without a positive mean."""
-    positive = np.concatenate([means[means > 0] for means in profiles.values()])
-    if not positive.size:
-        return None, False
-    low, high = float(positive.min()), float(positive.max())
-    floor = high * 10.0**-DECADES
-    if low < floor:
-        return LogNorm(floor, high), True
-    return LogNorm(low, high) if low < high else LogNorm(low / 2, high * 2), False
 
 
 # Tables, sections, and the page

@@ -315,10 +315,18 @@ def shown_parts(view: ResultView, by: By | None, most: int) -> dict[str, Any]:
         left -= taken
     which = "the mean" if by == "mean" else "the largest in size" if view.measure.signed else "the largest"
     shown = [token for one in paragraphs for token in one["tokens"]]
+    flipped, every = sum(map(len, sizes)), sum(len(one.tokens) for one in view.inputs)
+    premises = [] if view.model is None else [f"Model: {view.model}."]
+    by_what = view.flipped_by and f", {view.flipped_by}"
+    premises.append(f"Flipped: {flipped:,} of {every:,} positions{by_what}.")
+    if view.scale is not None:  # beside which changes are seen
+        of = " of input 0" if len(view.inputs) > 1 else ""
+        unflipped = number(view.scale, view.measure.signed)
+        premises.append(f"Without a flip, {view.measure.unflipped} = {unflipped}{of}.")
     return {
         "explained": f"Colour and bar: {which} {view.measure.symbol} over the flips of a position, "
         f"{view.measure.unit}. x is the text, and x′ {view.flipped_input}",
-        "premises": _premises(view),
+        "premises": premises,
         "inputs": paragraphs,
         "hidden_inputs": len(view.inputs) - len(paragraphs),
         "steps": _steps(view, scale),
@@ -406,37 +414,19 @@ def _steps(view: ResultView, scale: float) -> list[ShownToken]:
     ]
 
 
-def _premises(view: ResultView) -> list[str]:
-    """Returns the model, what was flipped and by what, and the size of the output beside which changes are seen."""
-    flipped, every = (
-        sum(int(one.flipped.sum()) for one in view.inputs),
-        sum(len(one.tokens) for one in view.inputs),
-    )
-    sentences = [] if view.model is None else [f"Model: {view.model}."]
-    sentences.append(
-        f"Flipped: {flipped:,} of {every:,} positions{view.flipped_by and ', '}{view.flipped_by}."
-    )
-    if view.scale is not None:
-        of = " of input 0" if len(view.inputs) > 1 else ""
-        sentences.append(
-            f"Without a flip, {view.measure.unflipped} = {number(view.scale, view.measure.signed)}{of}."
-        )
-    return sentences
-
-
 def _facts(view: ResultView) -> str:
     part = "" if view.flips == view.population else f" of {view.population:,}"
+    where = f"; read at {'position ' * isinstance(view.readout, int)}{view.readout}"
     read = {
         None: "",
         "mean": "; the output is the mean over positions",
         "last": "; read at the last position",
     }
-    position = "; read at " + ("position " * isinstance(view.readout, int)) + str(view.readout)
-    where = read.get(view.readout, position)
+    where = read.get(view.readout, where)
     how = f", engine {view.engine}"
     if view.estimated:
         how = f": {view.exact:,} measured, the others estimated to first order"
     blurred = f"; {view.unresolved:,} flips are not resolved by the arithmetic" if view.unresolved else ""
     partial = any(text == PART for one in view.inputs for _, text in one.pieces)
     blurred += f"; {PART} is a token without a character of its own" if partial else ""
-    return f"{view.flips:,}{part} flips{how}{where or ''}{blurred}"
+    return f"{view.flips:,}{part} flips{how}{where}{blurred}"

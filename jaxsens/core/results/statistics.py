@@ -305,7 +305,15 @@ def accuracy_of(estimated: Estimated, norms: Float[np.ndarray, " flips"]) -> Acc
         slope = float(centred @ compared / (centred @ centred) / spread)
     if spread and np.ptp(compared):
         rank = float(scipy.stats.spearmanr(estimates, compared).statistic)  # pyright: ignore[reportAttributeAccessIssue]
-    share, number = _exceeding(estimated.stratum, norms)
+    share, number, random = math.nan, None, norms[drawn]
+    if top.any():
+        unmeasured, m = int((estimated.stratum == ESTIMATED).sum()), len(random)
+        k = int((random > norms[top].max()).sum())
+        if unmeasured:
+            share = float(scipy.stats.beta.ppf(CONFIDENCE, k + 1, m - k)) if k < m else 1.0
+            number = min(unmeasured, math.floor(share * (unmeasured + m)) - k)
+        else:
+            share, number = k / m if m else 0.0, 0
     return Accuracy(
         count=len(estimates),
         median_error=_quantile(errors, 0.5),
@@ -332,16 +340,3 @@ def _quantile(errors: np.ndarray, q: float) -> float:
         return math.nan
     finite = bool(np.all(np.isfinite(errors)))  # between two infinite errors nothing can be interpolated
     return float(np.quantile(errors, q, method="linear" if finite else "higher"))
-
-
-def _exceeding(stratum: np.ndarray, norms: np.ndarray) -> tuple[float, int | None]:
-    """Returns the bounds on the share and the number of the flips outside the largest estimates."""
-    top, drawn = stratum == TOP, stratum == RANDOM
-    if not top.any():
-        return math.nan, None
-    unmeasured = int((stratum == ESTIMATED).sum())
-    m, k = int(drawn.sum()), int((norms[drawn] > norms[top].max()).sum())
-    if not unmeasured:
-        return k / m if m else 0.0, 0
-    share = float(scipy.stats.beta.ppf(CONFIDENCE, k + 1, m - k)) if k < m else 1.0
-    return share, min(unmeasured, math.floor(share * (unmeasured + m)) - k)
