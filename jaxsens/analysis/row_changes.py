@@ -322,12 +322,8 @@ def _measured(
     norms[~(_reached(model, positions, n)[:, -levels:] | np.isnan(norms))] = 0
     bad = np.argwhere(~np.isfinite(norms))
     if len(bad):
-        raise InputError.note(
-            "model",
-            f"a row of level {bad[0, 1]} is not finite under a flip of position {positions[bad[0, 0]]}; use float64, "
-            "or smaller weights",
-            subject=function,
-        )
+        why = f"a row of level {bad[0, 1]} is not finite under a flip of position {positions[bad[0, 0]]}"
+        raise InputError.note("model", f"{why}; use float64, or smaller weights", subject=function)
     return RowChanges(
         norms=norms,
         positions=positions,
@@ -360,12 +356,9 @@ def _rows_of(
     tokens = jax.ShapeDtypeStruct(words[0].shape, jnp.int32)
     shape = jax.eval_shape(model.apply, jax.tree.map(jnp.asarray, model.parameters), tokens).shape
     if len(shape) != 2:
-        raise InputError.note(
-            "model",
-            f"it returns shape {shape}, and no row for each of the {words.shape[1]} "
-            "positions; flip_sensitivity measures the change of one output",
-            subject="influence_matrix",
-        )
+        why = f"it returns shape {shape}, and no row for each of the {words.shape[1]} positions"
+        remedy = f"{why}; flip_sensitivity measures the change of one output"
+        raise InputError.note("model", remedy, subject="influence_matrix")
     return model.apply
 
 

@@ -171,11 +171,8 @@ def over_blocks(
 
 def stacked(layers: Sequence[np.ndarray], n: int) -> np.ndarray:
     """Returns the layers' arrays (heads, n) as one; heads that a layer lacks are NaN."""
-    found = np.full(
-        (len(layers), max((len(layer) for layer in layers), default=0), n),
-        np.nan,
-        layers[0].dtype if layers else None,
-    )
+    heads, dtype = max(map(len, layers), default=0), layers[0].dtype if layers else None
+    found = np.full((len(layers), heads, n), np.nan, dtype)
     for k, layer in enumerate(layers):
         found[k, : len(layer)] = layer
     return found

@@ -172,13 +172,8 @@ def corpus_picture(
 
     shown = [table[:MOST] if table[0].by != "position" else table for table in tables if table]
     tall = max(len(table) for table in shown)
-    figure, axes = pyplot.subplots(
-        1,
-        len(shown),
-        figsize=(4.6 * len(shown), 1.6 + 0.24 * max(tall, 8)),
-        layout="constrained",
-        squeeze=False,
-    )
+    size = (4.6 * len(shown), 1.6 + 0.24 * max(tall, 8))
+    figure, axes = pyplot.subplots(1, len(shown), figsize=size, layout="constrained", squeeze=False)
     headings = {"position": "by part of the text", "token": "by token", "label": "by label"}
     for table, one in zip(shown, axes[0], strict=True):
         # Bars from above to below, with standard errors, and the number of texts behind each.
@@ -262,12 +257,8 @@ def measured_corpus(
         if path is not None and path.is_file():
             result, kept = load_with_metadata(path)
             if kept.get("corpus") != digest:
-                raise InputError.of(
-                    "--save",
-                    str(save),
-                    f"n={n}.parquet is of other texts or options; remove it, or give another folder",
-                    subject="corpus",
-                )
+                remedy = f"n={n}.parquet is of other texts or options; remove it, or give another folder"
+                raise InputError.of("--save", str(save), remedy, subject="corpus")
         else:
             result = flip_sensitivity(model, ids, progress=False, **arguments)
             pieces = pieces_of(model, given, result.tokens)

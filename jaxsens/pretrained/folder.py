@@ -8,6 +8,7 @@ import re
 import shlex
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -224,24 +225,18 @@ def existing_folder(given: Any) -> Folder:
     """
     if not isinstance(given, str | os.PathLike) or isinstance(given, bytes) or not str(given):
         raise InputError.of("folder", given, "the path of a folder", subject="load_pretrained")
-    path = Path(given).expanduser()
+    path, refusal = Path(given).expanduser(), partial(InputError.of, "folder", str(given))
     try:
         if path.is_dir():
             return Folder(path)
         exists = path.exists()
     except (OSError, ValueError) as error:
-        raise InputError.of(
-            "folder", str(given), f"not a readable path ({error})", subject="load_pretrained"
-        ) from error
+        raise refusal(f"not a readable path ({error})", "load_pretrained") from error
     if exists:
-        raise InputError.of(
-            "folder", str(given), "a file; give the folder that holds it", subject="load_pretrained"
-        )
+        raise refusal("a file; give the folder that holds it", "load_pretrained")
     if (cached := in_hub_cache(str(given))) is not None:
         return Folder(cached)
-    raise InputError.of(
-        "folder", str(given), f"no such folder{hub_command(str(given))}", subject="load_pretrained"
-    )
+    raise refusal(f"no such folder{hub_command(str(given))}", "load_pretrained")
 
 
 def in_hub_cache(name: str) -> Path | None:

@@ -118,7 +118,6 @@ class PretrainedModel(DescribedModel):
     labels: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """The family, the shape and the folder."""
         a, output = self.architecture, self.layered.output
         kept = ", weights='bfloat16'" if self.parameters["embedding"].dtype == np.uint16 else ""
         return (

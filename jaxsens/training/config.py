@@ -282,12 +282,18 @@ class TrainConfig:
     seed: Count = 0
 
     def __post_init__(self) -> None:
+        outputs, name = logits_of(self.language, self.task), self.language.name
         if self.model.logits is None:
-            outputs = logits_of(self.language, self.task)
             object.__setattr__(self, "model", self.model.replace(logits=outputs))
+        model, symbols = self.model, len(self.language.alphabet)
         with collecting("TrainConfig") as problems:
             self._check_task(problems)
-            self._check_outputs(problems)
+            if model.alphabet_size != symbols:
+                problems.add("model.alphabet_size", model.alphabet_size, f"{symbols}, the symbols of {name}")
+            if model.logits != outputs:
+                problems.add(
+                    "model.logits", model.logits, f"{outputs} for the {self.task} of {name}, or None"
+                )
             self._check_calls(problems)
             self._check_lengths(problems)
 
@@ -309,14 +315,6 @@ class TrainConfig:
             for mask in dict.fromkeys(model.layer(k).mask for k in range(model.layers)):
                 if mask_of("training", mask).earlier:
                     problems.add("model.mask", mask, remedy)
-
-    def _check_outputs(self, problems: Problems) -> None:
-        symbols, outputs = len(self.language.alphabet), logits_of(self.language, self.task)
-        name, model = self.language.name, self.model
-        if model.alphabet_size != symbols:
-            problems.add("model.alphabet_size", model.alphabet_size, f"{symbols}, the symbols of {name}")
-        if model.logits != outputs:
-            problems.add("model.logits", model.logits, f"{outputs} for the {self.task} of {name}, or None")
 
     def _check_calls(self, problems: Problems) -> None:
         """Notes what does not happen between two calls of the compiled function."""

@@ -240,7 +240,6 @@ class _Training:
         self.state = jax.tree.map(lambda leaf: jnp.array(leaf, copy=True), state)
 
     def run(self) -> None:
-        """Trains to the end."""
         config, total = self.config, self.config.optimiser.steps
         batch = batches(config, self.step) if self.step < total else None
         while True:

@@ -69,12 +69,9 @@ def place_of(path: str | os.PathLike[str]) -> Path:
     folder = Path(os.path.realpath(named.parent))
     for directory in inside:
         if not folder.is_relative_to(os.path.realpath(directory)):
-            raise InputError.of(
-                "directory",
-                str(directory),
-                f"{named.parent} leads out of it, to {folder}, where nothing is "
-                "written: remove that link, or name the directory that it leads to",
-            )
+            why = f"{named.parent} leads out of it, to {folder}, where nothing is written"
+            remedy = f"{why}: remove that link, or name the directory that it leads to"
+            raise InputError.of("directory", str(directory), remedy)
     return folder / named.name
 
 

@@ -160,7 +160,6 @@ def cache_in(folder: Any, function: str, argument: str, remedy: str) -> KeptProg
 
 
 def _set(settings: dict[str, Any]) -> None:
-    """Changes settings of JAX's cache."""
     import jax
     from jax.experimental.compilation_cache import compilation_cache
 

@@ -186,11 +186,8 @@ def host_mesh() -> Mesh:
     try:
         device = jax.local_devices(backend="cpu")[0]
     except RuntimeError as error:
-        raise InputError.of(
-            "JAX_PLATFORMS",
-            os.environ.get("JAX_PLATFORMS"),
-            'what needs float64 is computed on the host; add cpu, as "tpu,cpu"',
-        ) from error
+        remedy = 'what needs float64 is computed on the host; add cpu, as "tpu,cpu"'
+        raise InputError.of("JAX_PLATFORMS", os.environ.get("JAX_PLATFORMS"), remedy) from error
     return Mesh(np.array([device]), ("flips",), axis_types=(AxisType.Auto,))
 
 

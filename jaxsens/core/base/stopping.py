@@ -108,11 +108,8 @@ def noting(*numbers: int) -> Iterator[StopRequest]:
         yield StopRequest()
         return
     outermost = not _request.previous
-    ours = [
-        number
-        for number in numbers
-        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler)
-    ]
+    defaults = signal.SIG_DFL, signal.default_int_handler
+    ours = [number for number in numbers if signal.getsignal(number) in defaults]
     try:
         for number in ours:
             _request.previous[number] = signal.getsignal(number)

@@ -166,14 +166,9 @@ def about_unresolved(data: SweepData) -> list[str]:
         rows = table.query("variant == @variant")
         for statistic in data.plan.statistics:
             if lengths := sorted(set(rows["n"][having(rows, statistic, "at most")])):
-                where = {
-                    "lengths": ", ".join(map(str, lengths)),
-                    "some": len(lengths),
-                    "all": rows["n"].nunique(),
-                }
-                remarks.append(
-                    text("unresolved", variant=variant, statistic=statistic, dtype=dtypes, **where)
-                )
+                where = {"lengths": ", ".join(map(str, lengths)), "all": rows["n"].nunique()}
+                what = {"variant": variant, "statistic": statistic, "dtype": dtypes}
+                remarks.append(text("unresolved", **what, **where, some=len(lengths)))
     return remarks
 
 

@@ -348,11 +348,8 @@ def _most_sensitive(view: ResultView, by: By) -> list[dict[str, str | bool]]:
         one = view.inputs[k]
         if one.flipped[i]:
             before, token, after = in_context(one.pieces, i)
-            row = {
-                "place": f"{i}" if len(view.inputs) == 1 else f"{k}: {i}",
-                "before": before,
-                "token": token,
-            }
+            place = f"{i}" if len(view.inputs) == 1 else f"{k}: {i}"
+            row = {"place": place, "before": before, "token": token}
             row |= {"after": after, "replacement": alone(view.name(int(one.symbol[i])))}
             row["value"] = _bounded_number(one.largest[i], one.largest_at_most[i], view.measure.signed)
             rows.append({**row, "exact": bool(one.measured[i])})
@@ -416,13 +413,9 @@ def _steps(view: ResultView, scale: float) -> list[ShownToken]:
 
 def _facts(view: ResultView) -> str:
     part = "" if view.flips == view.population else f" of {view.population:,}"
-    where = f"; read at {'position ' * isinstance(view.readout, int)}{view.readout}"
-    read = {
-        None: "",
-        "mean": "; the output is the mean over positions",
-        "last": "; read at the last position",
-    }
-    where = read.get(view.readout, where)
+    place = f"{'position ' * isinstance(view.readout, int)}{view.readout}"
+    at = f"; read at {'the last position' if view.readout == 'last' else place}"
+    where = {None: "", "mean": "; the output is the mean over positions"}.get(view.readout, at)
     how = f", engine {view.engine}"
     if view.estimated:
         how = f": {view.exact:,} measured, the others estimated to first order"

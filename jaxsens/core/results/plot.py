@@ -71,7 +71,6 @@ def _files() -> dict[str, str]:
 
 @cache
 def _characters(file: str) -> frozenset[str]:
-    """Returns the characters that a font has."""
     return frozenset(map(chr, get_font(file).get_charmap()))
 
 
@@ -177,15 +176,8 @@ def _label(axes: Axes, view: ResultView, k: int, labelled: np.ndarray | None) ->
         axes.set_xticks(labelled, texts, rotation=90 if long else 0, fontfamily=families(texts))
     else:
         axes.set_xlabel("position")
-    axes.legend(
-        loc="lower right",
-        bbox_to_anchor=(1, 1),
-        ncols=3,
-        fontsize="small",
-        frameon=False,
-        borderaxespad=0.2,
-        columnspacing=1,
-    )
+    look: dict[str, Any] = {"frameon": False, "borderaxespad": 0.2, "columnspacing": 1}
+    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize="small", **look)
 
 
 def safe_label(text: str) -> str:
@@ -316,15 +308,8 @@ class _Sheet:
             self._x += self._width(space, font)
             if self._x + width > _WIDTH - _MARGIN:
                 self._x, self._y = _MARGIN, self._y + leading
-        self._axes.text(
-            self._x,
-            self._y,
-            text,
-            font=font,
-            color="0.45" if grey else "black",
-            va="baseline",
-            parse_math=False,
-        )
+        look: dict[str, Any] = {"color": "0.45" if grey else "black", "va": "baseline", "parse_math": False}
+        self._axes.text(self._x, self._y, text, font=font, **look)
         x, self._x = self._x, self._x + width
         return x, width
 
@@ -343,14 +328,8 @@ class _Sheet:
             dots = (0, (0.6, 0.6)) if token.kind == "down" else "solid"
             thick = 0.4 * _SIZE * strength
             ends = [x, x + width], [bottom + thick / 2] * 2
-            self._axes.plot(
-                *ends,
-                color="black",
-                linewidth=thick,
-                linestyle=dots,
-                solid_capstyle="butt",
-                dash_capstyle="butt",
-            )
+            caps: dict[str, Any] = {"solid_capstyle": "butt", "dash_capstyle": "butt"}
+            self._axes.plot(*ends, color="black", linewidth=thick, linestyle=dots, **caps)
         if framed or token.blurred:
             dashes = "dashed" if token.blurred else "solid"
             self._axes.add_patch(Rectangle(*box, fill=False, linewidth=0.7, linestyle=dashes))

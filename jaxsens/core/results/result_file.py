@@ -88,11 +88,8 @@ def read_columns(
     except (*_DAMAGE, pa.ArrowException, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise InputError.of("path", str(path), f"cannot be read ({error})") from error
-        raise InputError.of(
-            "path",
-            str(path),
-            f"damaged, or not a Parquet file ({type(error).__name__}: {error}); measure it again",
-        ) from error
+        why = f"damaged, or not a Parquet file ({type(error).__name__}: {error}); measure it again"
+        raise InputError.of("path", str(path), why) from error
 
 
 def _read(
@@ -124,11 +121,9 @@ def _read(
 
 def _bytes(kind: Any) -> int:
     """Returns the bytes of a value of a column: a number, or a list of them of one length."""
-    return (
-        kind.list_size * _bytes(kind.value_type)
-        if hasattr(kind, "list_size")
-        else max(1, kind.bit_width // 8)
-    )
+    if hasattr(kind, "list_size"):
+        return kind.list_size * _bytes(kind.value_type)
+    return max(1, kind.bit_width // 8)
 
 
 def _array(column: Any) -> np.ndarray:

@@ -94,11 +94,8 @@ def stored_tensors(files: list[Path], index: dict[str, str], problems: Problems)
     written = {one.name for one in found.values()}
     missing = [name for name, file in index.items() if name not in written and Path(file).name in readable]
     if missing:
-        problems.add(
-            "model.safetensors.index.json: weight_map",
-            missing[:5],
-            "tensors that are not in the files it names; download the model again",
-        )
+        remedy = "tensors that are not in the files it names; download the model again"
+        problems.add("model.safetensors.index.json: weight_map", missing[:5], remedy)
     return found
 
 

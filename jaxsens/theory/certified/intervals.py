@@ -60,7 +60,6 @@ class Ball(NamedTuple):
         return (abs(self.mid) + self.rad) * (1 + MARGIN)
 
     def __getitem__(self, index: Any) -> Ball:  # type: ignore[override]
-        """The same part of middle and radius."""
         return Ball(self.mid[index], self.rad[index])
 
     def map(self, rearranged: Callable[[Any], Any]) -> Ball:

@@ -104,12 +104,8 @@ class Setting:
             result = layer_normed(x, epsilon, scale, np.asarray(norm.bias))
         known = all(np.isfinite(part).all() for part in x)
         if epsilon == 0 and known and not np.isfinite(result.mid).all():
-            raise InputError.of(
-                "layer_norm_epsilon",
-                0,
-                "the variance may be 0 for some word, as far as intervals tell; use a positive epsilon",
-                subject="certified_bound",
-            )
+            remedy = "the variance may be 0 for some word, as far as intervals tell; use a positive epsilon"
+            raise InputError.of("layer_norm_epsilon", 0, remedy, subject=BOUND)
         return result, inverse_deviation(x, epsilon).hi[..., 0] * np.max(abs(scale))
 
     def turned(self, layer: LayerConfig, x: HeadBalls, positions: Positions) -> HeadBalls:

@@ -267,11 +267,7 @@ class Contest:
         for case, held in keys.items():
             if len(held) == level.sizes[case] and len(set(held)) == 1:
                 first[held[0]] = min(first.get(held[0], np.inf), self.sign * level.cases[case].row)
-        return [
-            entry
-            for entry in able
-            if self.sign * level.owner[entry] <= first.get(int(identity[entry]), np.inf)
-        ]
+        return [e for e in able if self.sign * level.owner[e] <= first.get(int(identity[e]), np.inf)]
 
 
 MOST_SCORES = 2**31

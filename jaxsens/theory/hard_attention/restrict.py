@@ -222,12 +222,9 @@ def check_model(model: object, problems: Problems) -> TransformerConfig | None:
     for k in range(config.layers):
         weighting = config.layer(k).weighting
         if not isinstance(weighting, LeftmostHard | RightmostHard):
-            problems.add(
-                "model",
-                f"layer {k} is {type(weighting).__name__}",
-                "every layer leftmost-hard or rightmost-hard: elsewhere a head averages over keys, and no key "
-                "settles it (Hahn 2020, section 5, treats soft attention by Lemma 5)",
-            )
+            remedy = "every layer leftmost-hard or rightmost-hard: elsewhere a head averages over keys, and no key "
+            remedy += "settles it (Hahn 2020, section 5, treats soft attention by Lemma 5)"
+            problems.add("model", f"layer {k} is {type(weighting).__name__}", remedy)
     if config.readout == "mean":
         remedy = "one position's readout: every free symbol reaches the mean through its own skip connection"
         problems.add("model", 'readout "mean"', remedy)

@@ -212,13 +212,8 @@ class SearchTask:
         norms = self.sizes(changes)
         check_finite(norms, flips.positions[:, 0], self.norm)
         table = (len(space.free), len(space.alphabet) - 1)
-        return Measured(
-            self,
-            word,
-            flips.symbols.reshape(table),
-            changes.astype(np.float64).reshape(*table, -1),
-            norms.reshape(table),
-        )
+        changes = changes.astype(np.float64).reshape(*table, -1)
+        return Measured(self, word, flips.symbols.reshape(table), changes, norms.reshape(table))
 
     def few(
         self, words: Int[np.ndarray, "words n"], flips: Sequence[tuple[int, int]]

@@ -318,13 +318,9 @@ def _sides_panel(data: BoundsData, variant: str) -> Panel:
 
 
 def _worst_panel(data: BoundsData, variants: Sequence[str], styles: Mapping[str, LineStyle]) -> Panel:
-    lines = [
-        Line(
-            f"{variant}:  {fitted_power(data.fits[variant, 'worst'])}",
-            styles[variant],
-            data.spreads(variant, "worst"),
-            data.searched_lengths(variant),
-        )
-        for variant in variants
-    ]
+    lines = []
+    for variant in variants:
+        label = f"{variant}:  {fitted_power(data.fits[variant, 'worst'])}"
+        values, hollow = data.spreads(variant, "worst"), data.searched_lengths(variant)
+        lines.append(Line(label, styles[variant], values, hollow))
     return Panel("Worst input found", change_label(data.norm), lines, data.lengths)

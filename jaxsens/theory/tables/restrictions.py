@@ -179,12 +179,10 @@ def table(rows: Sequence[RestrictionRow]) -> str:
     lines = []
     for model, depth in dict.fromkeys((row.model, row.depth) for row in rows):
         mine = {row.n: row for row in rows if (row.model, row.depth) == (model, depth)}
-        cells = [
-            ("refused" if mine[n].refusal else f"{mine[n].free_fraction:.2f}, {mine[n].c}")
-            if n in mine
-            else ""
-            for n in lengths
-        ]
+        said = {
+            n: "refused" if row.refusal else f"{row.free_fraction:.2f}, {row.c}" for n, row in mine.items()
+        }
+        cells = [said.get(n, "") for n in lengths]
         done = [row for row in mine.values() if not row.refusal]
         accepted = sum(row.accepted for row in done)
         change = max((row.largest_change for row in done), default=float("nan"))

@@ -77,12 +77,11 @@ class Bounds(RecordTable):
         for name, source in sources.items():
             longest = _longest_certified(source) if self.certified else None
             if longest is not None and max(lengths, default=0) > longest:
-                problems.add(
-                    "lengths",
-                    max(lengths),
-                    f'beyond {longest}, the longest that a bound of variant "{name}" can be certified for: leave it '
-                    "out, or give [bounds] certified = false",
+                remedy = (
+                    f'beyond {longest}, the longest that a bound of variant "{name}" can be certified for'
                 )
+                remedy += ": leave it out, or give [bounds] certified = false"
+                problems.add("lengths", max(lengths), remedy)
         if measure is None:
             return
         flips, norm = measure.flips, measure.measure

@@ -261,7 +261,6 @@ def _level(group: Group, label: str, y: float) -> Guide:
 
 
 def _panel(group: Group, column: str, title: str, y_label: str, guides: Sequence[Guide]) -> Panel:
-    """One column of the scores against length: a line per model."""
     styles, lines = variant_styles(group.names), []
     for name, trained in group.reach.items():
         reach = "set by hand" if trained is None else f"trained up to n = {trained}"
