@@ -134,10 +134,10 @@ def phi3(options: Options) -> Architecture:
     """The lengths of training may stand beside the table of rotary options, which then needs them."""
     trained = options.count("original_max_position_embeddings")
     long = {"rope_type": "longrope", "original_max_position_embeddings": trained}
+    scaled = ("longrope", "su", "yarn")
     for name in ("rope_scaling", "rope_parameters"):
         table = options.table.get(name)
-        kind = table.get("rope_type", table.get("type")) if isinstance(table, dict) else None
-        if kind in ("longrope", "su", "yarn"):
+        if isinstance(table, dict) and table.get("rope_type", table.get("type")) in scaled:
             options.table[name] = table | long
     return llama_like(options, sliding(options), part=1.0)
 
