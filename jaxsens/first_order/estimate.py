@@ -465,8 +465,9 @@ class Blocks:
             where = [np.concatenate(pair) for pair in zip(own, where, strict=True)]
             order = np.argsort(where[0], kind="stable")
         with numerics(wide.dtype):
-            parts = (part[order] for part in where)
-            measuring = Measuring(runner, jax.device_put(wide.parameters), words, *parts, devices)
+            b, places, symbols = (part[order] for part in where)
+            parameters = jax.device_put(wide.parameters)
+            measuring = Measuring(runner, parameters, words, b, places, symbols, devices)
             if not engine.of_norm:
                 values = measuring.numbers()[0][:, 0].astype(np.float64)
                 return values, values, how
