@@ -93,9 +93,9 @@ def _main(arguments: Sequence[str] | None) -> int:
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     shared.ARGUMENTS[:] = arguments
     if list(arguments) == ["--version"]:
-        from jaxsens import __version__
+        from importlib.metadata import version
 
-        print(f"jaxsens {__version__}")
+        print(f"jaxsens {version('jaxsens')}")
         return 0
     groups: dict[str, tuple[Callable[..., int], ...]] = {
         "Everyday commands:": (

@@ -327,7 +327,8 @@ def measure(
     try:
         with shared.programs_kept(output.compilation_cache), shared.flags_named(names):
             if source is not None:
-                tokens = single.input_tokens(source, request, measuring.seed)
+                asked = request.tokens, request.n, request.inputs
+                tokens = single.input_tokens(source, *asked, measuring.seed)
                 model = source.build(tokens.shape[1], measuring.seed)
                 result = single.measured(model, tokens, arguments, output.partial())
                 summary = single.summary_of_words(result, source, output.top)

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from jaxsens.cli.measure import InputOptions
 from jaxsens.core.base.errors import TOKEN_BYTES, InputError, Problems, check_fits
 from jaxsens.core.base.strict import did_you_mean, field_names, read_table, read_toml
 from jaxsens.core.base.text import print_text
@@ -74,18 +73,20 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     return source
 
 
-def input_tokens(source: ModelSource, request: InputOptions, seed: int) -> Int[np.ndarray, "count n"]:
-    """The inputs: a word as text, or so many random ones of length n, those of a sweep's point of this n and seed.
+def input_tokens(
+    source: ModelSource, word: str | None, n: int | None, count: int, seed: int
+) -> Int[np.ndarray, "count n"]:
+    """The inputs: a word as text, or `count` random ones of length n, those of a sweep's point of this n and seed.
 
     A word is its symbols' names, one a character or between blanks or commas. The symbols of a network with random
     weights are called 0, 1, 2 ... The end-of-sequence symbol is added after the word if the model has one, or in front
     if the model was trained to predict the next symbol. Raises InputError for a word that cannot be read, or a length
     that the model cannot read.
     """
-    problems, word, count, length = Problems("measure"), request.tokens, request.inputs, request.n or 0
+    problems, length = Problems("measure"), n or 0
     if word is None:
         size, remedy = length * count * TOKEN_BYTES, "give a smaller --n, or fewer --inputs"
-        if check_fits("--n", request.n, size, f"a set of {count} such inputs", remedy, problems):
+        if check_fits("--n", n, size, f"a set of {count} such inputs", remedy, problems):
             source.check_length(length, problems)
         problems.raise_if_any()
         return RandomWords(count).tokens(source.symbols, length, seed)
