@@ -18,7 +18,8 @@ HEAD = """# Keys of sweep configs
 `jaxsens sweep CONFIG` reads these keys and tables; [the guide](../configs.md) builds a config step by step, and
 `jaxsens sweep --example` prints one with comments. [What is flipped and measured](measuring.md) and
 {class}`~jaxsens.TransformerConfig` explain their keys in full, as does the JSON schema that `jaxsens schema` prints:
-editors complete and check configs by it. Examples are from the shipped configs.
+editors complete and check configs by it. [Config files](config-files.md#a-model) have the keys of other models.
+Examples are from the shipped configs.
 """
 TYPES = {
     "array": "list",

@@ -233,6 +233,15 @@ TEMPLATES = {
 """The file that each ending stands for."""
 
 
+SHARDS = (
+    r"(?<=completions: )16|(?<=parallelism: )16|(?<=maxFailedIndexes: )16|(?<=\(INDEX\)/)16|(?<=each of )16"
+)
+"""Where a job for Kubernetes has the number of shards."""
+
+SELECTOR = r"(?<=^      )# (?=nodeSelector:|  cloud\.google)"
+"""What such a job keeps as a comment unless it is for a TPU."""
+
+
 def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ()) -> str:
     """Returns the text of a job that measures the sweep of a config in as many shards as the plan suggests.
 
@@ -252,7 +261,7 @@ def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ())
         }
     else:
         changes = {
-            r"\b16\b": f"{shards}",
+            SHARDS: f"{shards}",
             r"configs/cluster\.toml": f"{config}",
             r"^(?=  completionMode:)": f"  activeDeadlineSeconds: {600 * plan.minutes}\n",
             r"(?<=image: jaxsens:)latest": "tpu" if tpu else "cuda13",
@@ -265,7 +274,7 @@ def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ())
         else:
             changes |= {
                 r'# google\.com/tpu: "4"': f'google.com/tpu: "{count}"',
-                r"(?<=^      )# (?=nodeSelector:|  cloud\.google)": "",
+                SELECTOR: "",
                 r"tpu-v5-lite-podslice": tpu.kubernetes,
                 r"(?<=gke-tpu-topology: )2x2": tpu.slices[target.slice or ""],
             }
@@ -275,8 +284,8 @@ def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ())
     made_for = f"# For {points} points on {count} x {target.device.description}, by `{command}`.\n#\n"
     for pattern, new in (changes | {r"^(?=# A sweep as)": made_for}).items():
         text, found = re.subn(pattern, lambda _, new=new: new, text, flags=re.MULTILINE)
-        if not found:
-            raise ValueError(f"{TEMPLATES[ending]} has no {pattern}")
+        if found != {SHARDS: 5, SELECTOR: found or 1}.get(pattern, 1):
+            raise ValueError(f"{TEMPLATES[ending]} has {found} times {pattern}")
     return text
 
 
@@ -297,8 +306,8 @@ def plan(
 
     Args:
         config: A TOML file of a sweep; see configs/.
-        on: The devices: a100, b200, h100, h200, v5e, v5p, v6e, with their number, as h100x8 or v6e-8;
-            or a TOML file that describes one, as docs/planning.md shows.
+        on: The devices: a100, b200, h100, h200, v5e, v5p, v6e, with their number, as h100x8 or v6e-8; or a TOML
+            file that describes one, as docs/planning.md shows.
         only: Plan only these points: variant=NAME, n=LENGTH or seed=SEED; separate values by commas; repeatable.
         allow_code: Import and call the functions that the config names.
         write: Write the job that is suggested: NAME.slurm or NAME.yaml.
