@@ -15,7 +15,6 @@ The config has
 from __future__ import annotations
 
 import argparse
-import re
 import tomllib
 from itertools import product
 from pathlib import Path
@@ -27,6 +26,7 @@ from matplotlib.figure import Figure
 
 import jaxsens
 from jaxsens.core.base.text import markdown_table
+from jaxsens.core.sweeps.config import NAME, NAME_RULE
 from jaxsens.training.evaluation import accuracy, logits
 from jaxsens.training.steps import sequence_logits, with_boundary
 
@@ -58,8 +58,8 @@ def lengths_of(least: int, largest: int, number: int) -> list[int]:
 def measured(given: dict[str, Any], folder: Path) -> pd.DataFrame:
     """Trains what is not trained to the end; returns a row for each training and bin."""
     labels = [one["label"] for one in [*given["language"], *given["model"]]]
-    if wrong := [label for label in labels if not re.fullmatch(r"[\w-]+", label)]:  # they name folders
-        raise SystemExit(f"labels {wrong}: give letters, digits, - and _ alone")
+    if wrong := [label for label in labels if not NAME.fullmatch(label)]:  # they name folders
+        raise SystemExit(f"labels {wrong}: {NAME_RULE}")
     rows = []
     for language, model, seed in product(given["language"], given["model"], range(given["seeds"])):
         place, task = (language["label"], model["label"], seed), language.get("task", "prediction")

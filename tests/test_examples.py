@@ -102,6 +102,14 @@ def test_generalisation_trains_every_language_with_every_seed_and_tabulates_the_
     assert (out / "accuracy.png").stat().st_size > 1000
 
 
+def test_labels_that_would_lead_out_of_the_folder_are_refused_before_anything_is_trained(tmp_path):
+    (tmp_path / "tiny.toml").write_text(GENERALISATION.replace('"more-b"', '"../elsewhere"'))
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        run("generalisation.py", tmp_path / "tiny.toml", "--out", tmp_path / "out")
+    assert "'../elsewhere'" in caught.value.stderr
+    assert not (tmp_path / "out").exists()
+
+
 def share_of_right_sets(trained, n: int) -> float:
     """By a loop over the beginnings of every prefix, each of which the model reads by itself."""
     right = []
@@ -159,6 +167,14 @@ def test_the_diagram_has_the_slopes_of_the_sweep_and_the_line_of_its_scores(fold
     exponent, low, high = predicted["n"]
     assert exponent == pytest.approx(np.polyfit(np.log(LENGTHS), np.log(by_seed), 1)[0].mean())
     assert low <= exponent <= high
+
+
+def test_a_sweep_without_the_statistic_or_a_variant_to_show_has_no_diagram(folder, tmp_path):
+    with pytest.raises(SystemExit, match="with q90 measured"):
+        PHASE["diagram"](folder, "q90")
+    hard = f"{HEAD}[[variant]]\nname = 'hard'\nmodel = {{ weighting = 'leftmost-hard' }}\n"
+    with pytest.raises(SystemExit, match="softmax variants by length"):
+        PHASE["diagram"](swept(tmp_path, hard, 1))
 
 
 @pytest.mark.long

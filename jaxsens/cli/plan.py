@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from jaxsens.core.sweeps.distributed import ExpectedPoints
     from jaxsens.core.sweeps.points import Point
 
-_FOLDER = Path(__file__).parent / "planning"
-DEVICES = {path.stem: path for path in sorted((_FOLDER / "devices").glob("*.toml"))}
+PLANNING = Path(__file__).parent / "planning"
+DEVICES = {path.stem: path for path in sorted((PLANNING / "devices").glob("*.toml"))}
 """The files of the devices that jaxsens describes, by name."""
 
 Rate = Annotated[float, Field(ge=0)]
@@ -241,13 +241,16 @@ SHARDS = (
 SELECTOR = r"(?<=^      )# (?=nodeSelector:|  cloud\.google)"
 """What such a job keeps as a comment unless it is for a TPU."""
 
+SEVERAL = {SHARDS: 5, SELECTOR: 3}
+"""How often a template has what it does not have once."""
+
 
 def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ()) -> str:
     """Returns the text of a job that measures the sweep of a config in as many shards as the plan suggests.
 
     The ending is one of `TEMPLATES`; `options` are those of `jaxsens plan` that `jaxsens sweep` needs too, as --only.
     """
-    target, text = plan.target, (_FOLDER / TEMPLATES[ending]).read_text("utf-8")
+    target, text = plan.target, (PLANNING / TEMPLATES[ending]).read_text("utf-8")
     tpu, count, shards = target.device.tpu, target.count, plan.shards
     hours, minutes = divmod(plan.minutes, 60)
     if TEMPLATES[ending].endswith(".sbatch"):
@@ -284,7 +287,7 @@ def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ())
     made_for = f"# For {points} points on {count} x {target.device.description}, by `{command}`.\n#\n"
     for pattern, new in (changes | {r"^(?=# A sweep as)": made_for}).items():
         text, found = re.subn(pattern, lambda _, new=new: new, text, flags=re.MULTILINE)
-        if found != {SHARDS: 5, SELECTOR: found or 1}.get(pattern, 1):
+        if found != SEVERAL.get(pattern, 1):
             raise ValueError(f"{TEMPLATES[ending]} has {found} times {pattern}")
     return text
 

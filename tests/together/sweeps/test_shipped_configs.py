@@ -12,7 +12,7 @@ import pytest
 
 import jaxsens
 from jaxsens.cli import main
-from jaxsens.cli.plan import DEVICES, Plan, job_file, planned, target_called
+from jaxsens.cli.plan import DEVICES, PLANNING, TEMPLATES, Plan, job_file, planned, target_called
 from jaxsens.core.sweeps.config import load_sweep_config
 from jaxsens.training.theorem6.run import load_theorem6_config
 from tests.refusals import refused
@@ -194,6 +194,27 @@ def test_job_files_have_the_numbers_of_the_plan(config, name):
     assert f"$(INDEX)/{job['spec']['completions']}" in container["args"]
     selector = job["spec"]["template"]["spec"].get("nodeSelector", {})
     assert ("2x4" in selector.values()) == name.startswith("v6e")
+
+
+@pytest.mark.parametrize(
+    ("ending", "old", "new"),
+    [
+        (".slurm", "#SBATCH --time=", "#SBATCH --time=1\n#SBATCH --time="),
+        (".yaml", "parallelism: 16", "parallelism: 17"),
+        (".yaml", "completions: 16", "completions: 16\n  other: each of 16"),
+        (".yaml", "      # nodeSelector:", "      nodeSelector:"),
+    ],
+)
+def test_a_template_without_a_place_or_with_one_twice_is_an_error(
+    config, tmp_path, monkeypatch, ending, old, new
+):
+    made = plan_of(config, "v6e-8")
+    for name in set(TEMPLATES.values()):
+        text = (PLANNING / name).read_text("utf-8")
+        (tmp_path / name).write_text(text.replace(old, new, 1), "utf-8")
+    monkeypatch.setattr("jaxsens.cli.plan.PLANNING", tmp_path)
+    with pytest.raises(ValueError, match="times"):
+        job_file(made, ending, config)
 
 
 def test_the_command_prints_the_plan_within_80_columns_and_writes_the_job(
