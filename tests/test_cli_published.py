@@ -86,7 +86,7 @@ def test_the_log_probability_of_a_token_of_standard_input(decoder, capsys, monke
     assert told["pieces"] == ["the", "cat", "sat", "on", "the", "mat"]
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("flips", "replacement"),
     [

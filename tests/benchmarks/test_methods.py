@@ -46,7 +46,7 @@ def test_every_method_measures_all_flips_as_float64_does(method, exact):
     assert agreement.largest_relative_error(norms, exact) < 1e-3
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize(
     "method", [param for param in METHODS_HERE if not str(param.values[0]).startswith("captum")]
 )

@@ -331,7 +331,7 @@ def test_verified_flips_are_those_of_a_float64_forward_pass_and_others_are_near(
     assert len(repr(result).splitlines()) == 4
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("outputs", "measure", "sketch"), [(64, "l2", None), (72, "l2", 32), (72, "l1", None)]
 )

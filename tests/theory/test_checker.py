@@ -184,7 +184,7 @@ def test_all_problems_are_counted_and_most_are_listed(model, restriction):
     assert len(problems) > 10
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_accepted_after_random_tampering_is_true(seed):
     """Some changes do no harm: then the checker may say yes, and running every word must agree with it."""

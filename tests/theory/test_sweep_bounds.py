@@ -332,7 +332,7 @@ def test_a_restriction_that_some_points_lack_is_not_spoken_of_as_if_all_had_it()
     assert sections[-1].bullets[-1] == "leftmost-hard: no restriction at 6 of 10 points (refused)."
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize("others", [0, 2])
 def test_every_certified_variant_has_a_panel_and_a_missing_closed_form_is_said(others):
     names = ["softmax", "pn", *(f"other-{k}" for k in range(others))]

@@ -219,7 +219,7 @@ def peaked(share: float, n: int) -> tuple[TransformerConfig, Any, np.ndarray]:
     return config, nothing, np.append(np.zeros(n - 1, int), 2)
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize(("share", "declined"), [(0.4, False), (0.6, True), (0.99, True)])
 def test_a_flip_of_a_key_with_more_than_half_of_a_row_is_declined(share, declined):
     # The plain form divides by what the other keys keep, 1 - p: from half on it would lose digits.

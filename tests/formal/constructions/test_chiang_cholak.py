@@ -363,7 +363,7 @@ def test_nothing_in_it_depends_on_n():
             assert np.abs(term.values(97)).max() <= 97**2
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @BOTH
 @DTYPES
 def test_every_flip_changes_the_output_by_one(autoregressive, dtype):

@@ -409,7 +409,7 @@ def test_the_largest_of_all_words_is_found(case):
     assert_is_the_largest(searched(model, 4), model, words_over(2, 4), engine="vmap")
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize("norm", ["l1", "linf"])
 def test_three_symbols_fixed_positions_norms_and_outputs(norm):
     model = model_of()

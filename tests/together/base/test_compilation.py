@@ -235,7 +235,7 @@ def test_folders_are_made_so_that_others_cannot_write_to_them_whatever_the_umask
         os.umask(before)
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("engine", "programs"),
     [

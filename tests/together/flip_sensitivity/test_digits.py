@@ -56,7 +56,7 @@ def some(found: jaxsens.FlipSensitivity) -> slice:
     return slice(None, None, -(-len(found) // 10))
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-13)])
 def test_changes_far_below_the_rounding_of_the_output_have_digits(dtype, tolerance):
     """Where nearly all weight is on keys of one value: 8e-19, and 2e-35 where scores are too large for float32."""

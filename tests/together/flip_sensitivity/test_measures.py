@@ -388,7 +388,7 @@ def test_what_a_result_does_not_say_is_refused_by_name():
             getattr(result, name)
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["vmap", "incremental", "difference"])
 def test_a_threshold_is_that_of_the_loop(engine):
     config = CONFIGS[1].replace(logits=2)

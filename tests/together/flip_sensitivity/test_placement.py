@@ -71,7 +71,7 @@ def test_a_mesh_of_the_callers_own(mesh):
 # With the engines
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize("engine", ["vmap", "difference"])
 def test_engines_give_the_same_on_1_2_and_8_devices(engine):
     model, tokens = jaxsens.Transformer(small(layers=1 if engine == "vmap" else 2)), word(13)
@@ -90,7 +90,7 @@ def test_engines_give_the_same_on_1_2_and_8_devices(engine):
     np.testing.assert_allclose(other.norms, found[1], rtol=1e-12)
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "kind"), [(2, AxisType.Auto), (8, AxisType.Auto), (2, AxisType.Explicit)])
 def test_the_result_does_not_depend_on_a_mesh_set_around_the_call(size, kind):
     tokens = word(9)
@@ -143,7 +143,7 @@ def temporary(engine: Engine, config: jaxsens.TransformerConfig, n: int, flips: 
     return analysis.temp_size_in_bytes, analysis.argument_size_in_bytes
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [DifferenceEngine, FoldedEngine])
 def test_preparing_grows_no_faster_than_n_once_scores_come_in_blocks(kind):
     config = small(feed_forward=20)

@@ -154,7 +154,7 @@ def test_calling_it_returns_the_output_of_every_row():
         )
 
 
-@pytest.mark.quick(0)
+@pytest.mark.long
 @pytest.mark.parametrize("readout", ["last", 0, "mean"])
 def test_it_is_measured_like_the_pair_of_its_parts(readout):
     model = named()
