@@ -10,6 +10,7 @@ import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -246,6 +247,31 @@ def test_no_file_of_the_core_names_an_engine_that_a_package_brings():
             if isinstance(node, ast.Constant)
         ]
         assert not brought.intersection(one for one in constants if isinstance(one, str)), path
+
+
+def brought(file: Path, seen: set[Path]) -> Iterator[str]:
+    """What a test needs from around the core when it is read, its programs in a text and what it shares included."""
+    if file in seen or not file.exists():
+        return
+    seen.add(file)
+    for found in re.findall(
+        r"^(?:from|import) ([\w.]+)(?: import (\([^)]*\)|.+))?", file.read_text(encoding="utf-8"), re.M
+    ):
+        first, *below = found[0].split(".")
+        if first == "jaxsens":
+            rooms = below[:1] or re.findall(r"\w+", found[1])
+            yield from (name for name in rooms if name in MAY_IMPORT and name != "core")
+        elif first in ("tests", "tools", "benchmarks"):
+            yield from brought(ROOT.joinpath(first, *below).with_suffix(".py"), seen)
+
+
+def test_tests_of_the_core_run_where_the_packages_around_it_are_missing():
+    found = {str(file): set(brought(file, set())) for file in (ROOT / "tests/core").rglob("*.py")}
+    assert not {name: rooms for name, rooms in found.items() if rooms}
+    assert set(brought(ROOT / "tests/together/flip_sensitivity/test_result_file.py", set())) == {
+        "first_order"
+    }
+    assert set(brought(ROOT / "tests/together/base/test_stopped_commands.py", set())) == {"cli"}
 
 
 def test_no_private_jax_module_is_imported():
