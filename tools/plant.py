@@ -57,7 +57,7 @@ def run_tests(
         if thread is not threading.main_thread():
             # A process that reads a cache while another one writes to it would warn.
             environment["JAX_COMPILATION_CACHE_DIR"] = str(ROOT / ".cache" / f"jax-plant-{thread.name}")
-        command = [sys.executable, "-m", "pytest", "-v", "-n0", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-v", "-n0", "-p", "no:cacheprovider", "-m", "not slow"]
         process = subprocess.Popen(
             [*command, *(["-x"] if fault else []), *tests],
             cwd=ROOT,
@@ -122,7 +122,7 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="these faults alone")
     parser.add_argument("--jobs", type=int, default=1, help="plant so many at once (default: 1)")
-    parser.add_argument("--timeout", type=float, default=300, help="seconds for the tests of a fault")
+    parser.add_argument("--timeout", type=float, default=900, help="seconds for the tests of a fault")
     parser.add_argument("--record", action="store_true", help=f"write {RECORD.relative_to(ROOT)}")
     arguments = parser.parse_args()
     known = faults()
