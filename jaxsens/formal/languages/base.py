@@ -70,7 +70,8 @@ def draw(
 
 
 class Words(NamedTuple):
-    """Words of several lengths: `tokens` (count, longest) int32, padded with the end symbol, and `lengths` (count,)."""
+    """Words of several lengths, as `language("parity").sample_words(5, generator)` draws them: `tokens` (count, longest)
+    int32, padded with the end symbol, and `lengths` (count,)."""
 
     tokens: Int[np.ndarray, "count longest"]
     lengths: Int[np.ndarray, " count"]
@@ -84,6 +85,10 @@ class Language(ABC):
     symbols of a word of the law that has at least n symbols. All randomness comes from the NumPy generator given.
 
     A class of your own is a `config` of `jaxsens.core.base.strict`, which checks its options: `p: Probability = 0.5`.
+
+    >>> from jaxsens.languages import language
+    >>> language("parity").member(np.array([[0, 1, 1], [0, 1, 0]]))
+    array([ True, False])
 
     Raises:
         InputError: From the class and every method, naming each argument that cannot be used and the remedy.

@@ -45,6 +45,9 @@ class Dyck(Language):
     Symbols: the k opening brackets, then the k closing ones in the same order. Near misses: with two kinds or more, one
     bracket gets another kind, so that all heights stay the same; with one kind, any symbol exchanged.
 
+    >>> Dyck(kinds=1).member(np.array([[0, 1, 0, 1], [1, 0, 0, 1]]))
+    array([ True, False])
+
     Attributes:
         kinds: k, the number of kinds of brackets.
         open_probability: p, strictly between 0 and 1.

@@ -54,6 +54,9 @@ class FormulaLanguage(Language):
     - By rejection from uniform words otherwise (#R, predicates of the length, too many states). If members, or
       non-members, are too rare, an error says so.
 
+    >>> FormulaLanguage("!(true S (Q_b & Y Q_b))", "ab").number_of_members(10)
+    144
+
     Attributes:
         formula: The formula, or its text.
         symbols: The alphabet, two symbols or more: a text of one-letter symbols, or several texts.

@@ -29,6 +29,9 @@ class Parity(Language):
 
     Near misses: any one symbol exchanged. (The formula "parity" of `logic` says that the number of 1s is odd.)
 
+    >>> Parity().member(np.array([[0, 1, 1], [0, 1, 0]]))
+    array([ True, False])
+
     Attributes:
         end_probability: p, strictly between 0 and 1.
     """
@@ -75,6 +78,9 @@ class OneStar(Language):
 
     There is one prefix of each length. Near misses: a single 1, anywhere, becomes a 0.
 
+    >>> OneStar().member(np.array([[1, 1, 1], [0, 1, 0]]))
+    array([ True, False])
+
     Attributes:
         end_probability: p, strictly between 0 and 1.
     """
@@ -113,6 +119,9 @@ class EqualBlocks(Language):
     and the word ends, so P(m) = p (1 - p)^m. Given that the word has at least n symbols, m - ceil(n/2) has this
     same law: after long prefixes nearly as many bs as as have been read, and the next symbol depends on exact counts.
     A share (1 - p)^floor(n/2) of the prefixes consists of as only. Near misses: any symbol exchanged.
+
+    >>> EqualBlocks().member(np.array([[0, 0, 1, 1], [0, 1, 0, 1]]))
+    array([ True, False])
 
     Attributes:
         stop_probability: p, strictly between 0 and 1.
@@ -174,6 +183,9 @@ class Majority(Language):
 
     For recognition, half of the words are uniform among those with more 1s than 0s, and half among the others. Near
     misses would all be ties, and ties are rare among long words.
+
+    >>> Majority().member(np.array([[0, 1, 1], [0, 1, 0]]))
+    array([ True, False])
 
     Attributes:
         end_probability: e, strictly between 0 and 1.
@@ -269,6 +281,9 @@ class FlipFlop(Language):
     Given that the word has at least n symbols, instructions are still independent. Those of pairs that end before the
     nth symbol, except the first, are r with weight (1 - e)(1 - q)/2 in place of (1 - q)/2. Near misses: the bit of one
     r, drawn uniformly, is exchanged.
+
+    >>> FlipFlop().member(np.array([[0, 4, 1, 4], [0, 4, 1, 3]]))  # w1r1, w1r0
+    array([ True, False])
 
     Attributes:
         ignore_probability: q, strictly between 0 and 1.
@@ -391,6 +406,9 @@ class SetComplement(Language):
     Given that the word has at least n >= 2 symbols, 1 + b of the first n - 1 are new, where b has the binomial law of
     n - 2 trials of 1 - r, given that it is at most k - 2. Which ones they are is uniform. Near misses: the last symbol
     is exchanged, so that it does not occur.
+
+    >>> SetComplement(3).member(np.array([[0, 1, 2], [0, 1, 0]]))
+    array([ True, False])
 
     Attributes:
         size: k, the number of symbols, from 2 to 62.

@@ -48,6 +48,10 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 class PredicateFamily:
     """A numerical predicate without its arguments.
 
+    >>> cube = PredicateFamily("cube", (), lambda value, length: round(value ** (1 / 3)) ** 3 == value)
+    >>> [value for value in range(30) if cube().holds(value, 30)]
+    [0, 1, 8, 27]
+
     Attributes:
         name: Its name in a formula's text.
         parameters: The names of its arguments.
@@ -85,7 +89,7 @@ class PredicateFamily:
 @final
 @dataclass(frozen=True)
 class Predicate:
-    """A family with its arguments: one theta. Arguments are whole numbers of at least 0, as in a formula's text.
+    """A family with its arguments, such as mod(3, 1): one theta. Arguments are whole numbers of at least 0.
 
     Raises:
         InputError: If the number of arguments is wrong, or the family does not accept their values.
@@ -133,7 +137,7 @@ class Predicate:
 
 
 class PositionPredicate(Formula):
-    """theta(i): the predicate holds of this position, counted from 1."""
+    """theta(i), as in `parse("odd")`: the predicate holds of this position, counted from 1."""
 
     predicate: Predicate
 
@@ -221,7 +225,7 @@ class Linear(ABC):
 
 @dataclass(frozen=True)
 class Count(Linear):
-    """The number of positions up to this one, or from this one on, at which `formula` holds."""
+    """The number of positions up to here (`CountLeft`), or from here on (`CountRight`), at which `formula` holds."""
 
     formula: Formula
     sign: ClassVar[str]
@@ -242,7 +246,7 @@ class Count(Linear):
 @final
 @dataclass(frozen=True)
 class CountLeft(Count):
-    """#L[formula](i) = |{j <= i : formula holds at j}|."""
+    """#L[formula](i) = |{j <= i : formula holds at j}|: `CountLeft(Symbol("1"))` counts the 1s up to here."""
 
     sign = "#L"
 
@@ -250,7 +254,7 @@ class CountLeft(Count):
 @final
 @dataclass(frozen=True)
 class CountRight(Count):
-    """#R[formula](i) = |{j >= i : formula holds at j}|."""
+    """#R[formula](i) = |{j >= i : formula holds at j}|: `CountRight(Symbol("1"))` counts the 1s from here on."""
 
     sign = "#R"
 
@@ -258,7 +262,7 @@ class CountRight(Count):
 @final
 @dataclass(frozen=True)
 class LinearSum(Linear):
-    """sum_k lambda_k C_k + c with `terms` = ((lambda_k, C_k), ...) and `constant` = c."""
+    """sum_k lambda_k C_k + c: `terms` = ((lambda_k, C_k), ...), `constant` = c. `2 * CountLeft(TRUE) - 3` is one."""
 
     terms: tuple[tuple[int, Count], ...]
     constant: int = 0
@@ -272,6 +276,10 @@ class CountComparison(Formula):
 
     Equal counts are merged, terms with lambda = 0 are dropped, and positive terms come first. An equation whose terms
     are all negative is multiplied by -1. A comparison without terms (H = 0) is allowed; it is a constant.
+
+    >>> from jaxsens.logic import Symbol
+    >>> print(2 * CountLeft(Symbol("1")) > CountRight(Symbol("0")))
+    2*#L[Q_1] > #R[Q_0]
     """
 
     terms: tuple[tuple[int, Count], ...]
@@ -351,7 +359,7 @@ def _is_term(term: object) -> bool:
 
 
 class CountPredicate(Formula):
-    """theta(C): the predicate holds of the count, a number from 0 to n."""
+    """theta(C), as in `parse("odd(#L[Q_1])")`: the predicate holds of the count, a number from 0 to n."""
 
     predicate: Predicate
     count: Count
@@ -371,6 +379,10 @@ class CountPredicate(Formula):
 @typed_arguments
 def compare(value: Linear, relation: str) -> CountComparison:
     """The comparison of a sum with 0 by one of <, <=, =, !=, >=, >, in normal form.
+
+    >>> from jaxsens.logic import Symbol
+    >>> print(compare(CountLeft(Symbol("1")) - 3, ">="))
+    #L[Q_1] >= 3
 
     Raises:
         InputError: If the relation is none of these.

@@ -33,20 +33,32 @@ Truth = Bool[np.ndarray, "*words n"]
 
 @typed_arguments
 def symbols(formula: Formula) -> tuple[str, ...]:
-    """The symbols that the formula names, each once, in the order of `subformulas`."""
+    """The symbols that the formula names, each once, in the order of `subformulas`.
+
+    >>> symbols(parse("Q_a & !Y Q_b"))
+    ('a', 'b')
+    """
     return tuple(part.name for part in subformulas(formula) if isinstance(part, Symbol))
 
 
 @typed_arguments
 def predicates(formula: Formula) -> tuple[Predicate, ...]:
-    """The distinct numerical predicates, of positions and of counts."""
+    """The distinct numerical predicates, of positions and of counts.
+
+    >>> [str(one) for one in predicates(parse("odd & mod(3, 1, #L[Q_a])"))]
+    ['odd', 'mod(3, 1)']
+    """
     parts = (part for part in subformulas(formula) if isinstance(part, PositionPredicate | CountPredicate))
     return tuple(dict.fromkeys(part.predicate for part in parts))
 
 
 @typed_arguments
 def operators(formula: Formula) -> frozenset[str]:
-    """Which of Y, X, S, U, #L and #R the formula uses."""
+    """Which of Y, X, S, U, #L and #R the formula uses.
+
+    >>> sorted(operators(parse("Y Q_a & odd(#L[Q_a])")))
+    ['#L', 'Y']
+    """
     return frozenset().union(*(operators_of(part) for part in subformulas(formula)))
 
 
@@ -92,6 +104,9 @@ def checked_formula(
 def evaluate(formula: Formula, word: Collection[str]) -> Bool[np.ndarray, " n"]:
     """Truth at each position of `word`, a sequence of symbols such as "0110" or ("w", "1", "r").
 
+    >>> evaluate(parse("odd(#L[Q_1])"), "0110")
+    array([False,  True, False, False])
+
     Raises:
         InputError: If `formula` is not a formula, or `word` not a sequence of texts; `evaluate_tokens` reads integers.
     """
@@ -102,6 +117,9 @@ def evaluate(formula: Formula, word: Collection[str]) -> Bool[np.ndarray, " n"]:
 
 def satisfies(formula: Formula, word: Sequence[str]) -> bool:
     """Whether w |= formula: truth at the last position.
+
+    >>> satisfies(parse("odd(#L[Q_1])"), "0111")
+    True
 
     Raises:
         InputError: If the word is empty, and so has no last position.
@@ -118,6 +136,10 @@ def evaluate_tokens(
     formula: Formula, tokens: Int[np.ndarray, "*words n"], alphabet: Sequence[str]
 ) -> Bool[np.ndarray, "*words n"]:
     """Truth at each position of words given as integers: token t stands for the symbol alphabet[t].
+
+    >>> evaluate_tokens(parse("Q_b"), np.array([[0, 1], [1, 0]]), "ab")
+    array([[False,  True],
+           [ True, False]])
 
     Raises:
         InputError: If the formula names symbols that the alphabet lacks, or a token is outside the alphabet.

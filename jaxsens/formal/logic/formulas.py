@@ -90,6 +90,9 @@ class Formula:
 
     Every subclass is made a frozen dataclass. Its fields that are annotated with `Formula` are its children. Nothing
     here recurses over subformulas, so depth has no limit.
+
+    >>> print(Since(TRUE, Symbol("a") & ~Symbol("b")))
+    true S (Q_a & !Q_b)
     """
 
     notation: ClassVar[Notation] = ATOM
@@ -172,7 +175,7 @@ class Formula:
 
 
 class Symbol(Formula):
-    """Q_a: the position holds the symbol `name`."""
+    """Q_a, `Symbol("a")`: the position holds the symbol `name`."""
 
     name: str
 
@@ -190,7 +193,7 @@ class Symbol(Formula):
 
 
 class Constant(Formula):
-    """True at every position, or at none. `TRUE` and `FALSE` are the two constants."""
+    """True at every position, or at none. `TRUE` is `Constant(True)`, and `FALSE` is `Constant(False)`."""
 
     value: bool
 
@@ -220,43 +223,49 @@ class Binary(Formula):
 
 
 class Not(Unary):
-    """The operand is false at this position."""
+    """!Q_a, `~Symbol("a")`: the operand is false at this position."""
 
     notation = NOT
 
 
 class And(Binary):
-    """Both formulas are true at this position."""
+    """Q_a & Y Q_b, `Symbol("a") & Yesterday(Symbol("b"))`: both formulas are true at this position."""
 
     notation = AND
 
 
 class Or(Binary):
-    """At least one of the two formulas is true at this position."""
+    """Q_a | Q_b, `Symbol("a") | Symbol("b")`: at least one of the two formulas is true at this position."""
 
     notation = OR
 
 
 class Yesterday(Unary):
-    """Y: there is a position before this one, and the operand is true there (section 4.1)."""
+    """Y Q_a, `Yesterday(Symbol("a"))`: there is a position before this one, where the operand is true (section 4.1)."""
 
     notation = YESTERDAY
 
 
 class Next(Unary):
-    """X: there is a position after this one, and the operand is true there (section 4.1)."""
+    """X Q_a, `Next(Symbol("a"))`: there is a position after this one, where the operand is true (section 4.1)."""
 
     notation = NEXT
 
 
 class Since(Binary):
-    """left S right: right is true at some j <= i, and left at every k with j < k <= i (section 4.2, non-strict)."""
+    """left S right: right is true at some j <= i, and left at every k with j < k <= i (section 4.2, non-strict).
+
+    `Since(TRUE, Symbol("a"))`: an a stands here or before.
+    """
 
     notation = SINCE
 
 
 class Until(Binary):
-    """left U right: right is true at some j >= i, and left at every k with i <= k < j (section 4.2, non-strict)."""
+    """left U right: right is true at some j >= i, and left at every k with i <= k < j (section 4.2, non-strict).
+
+    `Until(TRUE, Symbol("a"))`: an a stands here or later.
+    """
 
     notation = UNTIL
 
@@ -267,6 +276,9 @@ def subformulas(formula: Formula) -> tuple[Formula, ...]:
 
     The formula inside a counting term is a subformula too. The term itself is a number and is not: see `counts`.
     Takes time proportional to the number of distinct objects, however often they are shared.
+
+    >>> [str(part) for part in subformulas(Symbol("a") & ~Symbol("b"))]
+    ['Q_a', 'Q_b', '!Q_b', 'Q_a & !Q_b']
     """
     number: dict[int, int] = {}  # from an object's id to the number of its structure
     numbers: dict[Hashable, int] = {}  # from a structure to its number

@@ -32,6 +32,9 @@ BRACKETS = brackets(1)
 def n_gram(gram: Sequence[str], ahead: bool = False) -> Formula:
     """An occurrence of the symbols `gram` ends here, or begins here with `ahead`. Nested Y, or X (section 4.1).
 
+    >>> print(n_gram("abc"))
+    Q_c & Y (Q_b & Y Q_a)
+
     Raises:
         InputError: If `gram` is empty.
     """
@@ -56,6 +59,10 @@ def hop_induction(hops: int, output: str, alphabet: Sequence[str]) -> Formula:
     where v is this same formula for one hop less, and Q_output for the first hop. It is false if a hop finds no j. As
     a graph it grows linearly with `hops`; its text grows by a factor of len(alphabet) with each hop.
 
+    >>> from jaxsens.logic import satisfies
+    >>> satisfies(hop_induction(1, "b", "abc"), "abca")
+    True
+
     Raises:
         InputError: Naming each argument that cannot be used.
     """
@@ -78,6 +85,9 @@ def dyck_1(largest_depth: int | None = None, left: str = "(", right: str = ")") 
 
     With `largest_depth`, also never more than that many open.
 
+    >>> print(dyck_1(2))
+    #L["("] = #L[")"] & !(true S (#L[")"] > #L["("])) & !(true S (#L["("] >= #L[")"] + 3))
+
     Raises:
         InputError: If `largest_depth` is neither None nor from 1 to 2^31 - 2.
     """
@@ -91,7 +101,12 @@ def dyck_1(largest_depth: int | None = None, left: str = "(", right: str = ")") 
 
 @typed_arguments
 def flip_flop(write: str = "w", read: str = "r", zero: str = "0", one: str = "1") -> Formula:
-    """Flip-flop: each bit right after a `read` equals the bit after the last `write` (0 before the first)."""
+    """Flip-flop: each bit right after a `read` equals the bit after the last `write` (0 before the first).
+
+    >>> from jaxsens.logic import satisfies
+    >>> satisfies(flip_flop(), "w1r1"), satisfies(flip_flop(), "w1r0")
+    (True, False)
+    """
     written, reading = Yesterday(Symbol(write)), Yesterday(Symbol(read))
     memory = Since(~written, written & Symbol(one))
     return ~_once(reading & Symbol(one) & ~memory | reading & Symbol(zero) & memory)
@@ -106,6 +121,9 @@ def _once(formula: Formula) -> Formula:
 @dataclass(frozen=True)
 class NamedFormula:
     """A formula of the library.
+
+    >>> named_formula("parity").alphabet
+    ('0', '1')
 
     Attributes:
         name: Its name.
@@ -242,6 +260,9 @@ LIBRARY: dict[str, NamedFormula] = {entry.name: entry for entry in _ENTRIES}
 @typed_arguments
 def named_formula(name: str) -> NamedFormula:
     """The entry of the library called `name`.
+
+    >>> named_formula("majority").description
+    'MAJORITY: more 1s than 0s'
 
     Raises:
         InputError: Listing the names, if there is no such entry.

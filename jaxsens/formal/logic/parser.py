@@ -55,6 +55,12 @@ _OPERATORS = " ".join(INFIX)
 class FormulaSyntaxError(InputError):
     """A text that is not a formula.
 
+    >>> try:
+    ...     parse("Q_a &")
+    ... except FormulaSyntaxError as error:
+    ...     print(error.column, error.found)
+    6 the end
+
     Attributes:
         line, column: Where, counted from 1.
         expected: What could have stood there.

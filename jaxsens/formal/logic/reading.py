@@ -313,6 +313,10 @@ MOST_UNROLLED = 2**17
 class Automaton:
     """A deterministic automaton that is complete: each state has a successor for every symbol.
 
+    >>> from jaxsens.logic import parse
+    >>> automaton(parse("odd(#L[Q_1])"), "01").accepted(10)
+    512
+
     Attributes:
         transitions: The state after each symbol. State 0 is the start.
         accepting: Whether the words that lead to a state satisfy the formula. State 0 does not accept the empty word.
