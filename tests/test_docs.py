@@ -114,7 +114,7 @@ MODULES = sorted(
 )
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 10)
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_in_docstrings_hold(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0

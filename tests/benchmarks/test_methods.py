@@ -35,7 +35,7 @@ def exact():
     return build(Case(REFERENCE, LAYERS, N)).measure(None)
 
 
-@pytest.mark.quick(0, 4)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("method", METHODS_HERE)
 @pytest.mark.filterwarnings("default")  # those of PyTorch and Captum are not ours
 def test_every_method_measures_all_flips_as_float64_does(method, exact):

@@ -97,7 +97,7 @@ ONE_LAYER: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.quick(0, 3)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(("n", "sharpness"), [(9, 1.0), (1, 30.0), (2, 1e3)])
 @pytest.mark.parametrize("name", ONE_LAYER)
 def test_one_layer_of_which_one_row_is_read_is_exact(name, n, sharpness):
@@ -149,7 +149,7 @@ NEAR_SYMBOLS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.quick(0, 2)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("name", NEAR_SYMBOLS)
 def test_the_estimate_is_the_derivative_for_small_changes(name):
     # As symbol 1 comes closer to symbol 0, what is left out is of second order in their distance.
@@ -311,7 +311,7 @@ VERIFIED = {
 
 
 @pytest.mark.filterwarnings("ignore::jaxsens.EstimateWarning")  # of the smallest changes
-@pytest.mark.quick(0, 2)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("name", VERIFIED)
 def test_verified_flips_are_those_of_a_float64_forward_pass_and_others_are_near(name):
     measure, engine = VERIFIED[name]
@@ -331,7 +331,7 @@ def test_verified_flips_are_those_of_a_float64_forward_pass_and_others_are_near(
     assert len(repr(result).splitlines()) == 4
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     ("outputs", "measure", "sketch"), [(64, "l2", None), (72, "l2", 32), (72, "l1", None)]
 )

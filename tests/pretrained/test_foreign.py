@@ -66,7 +66,7 @@ def test_a_recipe_has_at_most_ten_lines(library):
     assert len(recipe.splitlines()) <= 10
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(("library", "changes"), [*((one, ()) for one in NEEDED), ("PyTorch", BEFORE)])
 def test_a_described_model_computes_what_the_foreign_one_does(library, changes):
     definition, recipe, *_ = blocks(library)

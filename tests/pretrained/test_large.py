@@ -71,7 +71,7 @@ PYTHIA = {
 }
 
 
-@pytest.mark.quick(0, 2)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(
     ("family", "options"),
     [("llama", None), ("mixtral", MIXTRAL), ("bert", None), ("gpt2", None), ("gpt_neox", PYTHIA)],

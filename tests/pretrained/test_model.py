@@ -101,7 +101,7 @@ def test_the_readout_is_cls_of_an_encoder_and_the_last_row_of_a_decoder(encoder,
     assert decoder(ids).shape == (8, 20)
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     ("options", "readout"),
     [

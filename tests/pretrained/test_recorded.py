@@ -29,7 +29,7 @@ def error(ours: np.ndarray, theirs: np.ndarray) -> float:
     return float(np.abs(ours - theirs).max() / max(1.0, np.abs(theirs).max()))
 
 
-@pytest.mark.quick(2, 110)
+@pytest.mark.quick(2, 46)
 @pytest.mark.parametrize(("family", "name"), RECORDED)
 def test_hidden_states_and_logits_are_those_of_the_library(family, name, tmp_path):
     case: Recorded = RECORDED[family, name]

@@ -60,7 +60,7 @@ TRIED = pytest.mark.parametrize(
 )
 
 
-@pytest.mark.quick(0, 4)
+@pytest.mark.quick(0, 1)
 @TRIED
 def test_every_engine_gives_what_two_forward_passes_differ_by(family, name, tmp_path):
     model, ids, readout = tried(family, name, tmp_path)
@@ -74,7 +74,7 @@ def test_every_engine_gives_what_two_forward_passes_differ_by(family, name, tmp_
     np.testing.assert_allclose(found.norms, expected, rtol=1e-8)
 
 
-@pytest.mark.quick(0, 4)
+@pytest.mark.quick(0, 1)
 @TRIED
 def test_estimates_of_nearly_equal_symbols_are_what_is_measured(family, name, tmp_path):
     model, ids, readout = tried(family, name, tmp_path)
@@ -228,7 +228,7 @@ def test_the_first_layers_alone(tmp_path):
     np.testing.assert_allclose(rows(first), rows(expected), rtol=1e-12)
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(
     "changes",
     [

@@ -46,7 +46,7 @@ def client(service):
         yield client
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 3)
 @pytest.mark.parametrize(
     "asked",
     [
@@ -304,7 +304,7 @@ def test_what_is_too_long_and_what_is_too_much_are_refused(tmp_path):
         assert float(waits.headers["Retry-After"]) >= 1
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_service_and_the_next_measures_what_was_not_finished_with_the_same_weights(
     tmp_path, number

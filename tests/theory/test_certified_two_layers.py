@@ -245,7 +245,7 @@ def test_no_word_exceeds_the_bound_of_plain_layers(seed):
     assert undercut(model, 4 + seed % 2, **options) <= 1
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("heads", [1, 2])
 def test_three_layers_are_within_a_hundred_of_the_worst_input_found(heads):
     config = TransformerConfig(2, width=16, heads=heads, layers=3, feed_forward=32, positions="sinusoidal")

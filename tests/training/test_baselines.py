@@ -336,7 +336,7 @@ def test_a_row_of_the_embedding_for_every_position_changes_no_bit_of_the_output(
         assert np.array_equal(logits(*own_rows(config, parameters, word)), usual)
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(2, 9)
 @pytest.mark.parametrize(
     "weighting", ["softmax", "temperature-log", "average-hard", "leftmost-hard", "sparsemax"]
 )

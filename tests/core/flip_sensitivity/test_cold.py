@@ -191,7 +191,7 @@ def test_what_float32_cannot_resolve_is_measured_in_float64_and_said_to_be():
     assert 0 < result.norms[result.norms > 0].min() < 1e-38
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("changes", [{}, {"positions": "none", "layer_norm": "pre", "activation": "gelu"}])
 def test_three_layers_are_resolved_in_float32_and_no_flip_is_off_by_more_than_its_resolution(changes):
     config = binary("softmax", layers=3, dtype="float32", **changes)

@@ -81,7 +81,7 @@ EDITS = Delete(), Repeat(2), Pairs([(3, 0), (15, 4)]), Substitute(groups=[(1, 2,
 
 
 @pytest.mark.filterwarnings("ignore::jaxsens.PrecisionWarning", "ignore::jaxsens.UnchangedWarning")
-@pytest.mark.long
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize(("mask", "options"), MASKED)
 def test_rows_that_an_edit_changes_give_what_forward_passes_differ_by(mask, options):
     model = Transformer(CONFIG.replace(mask=mask, **options), seed=3)

@@ -116,7 +116,7 @@ ALSO_TRIED = {
 }
 
 
-@pytest.mark.quick(0, 2)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(
     "name", [*TRIED, *(pytest.param(name, marks=pytest.mark.slow) for name in ALSO_TRIED)]
 )
@@ -133,7 +133,7 @@ def test_exact_where_it_does_not_decline(name):
     np.testing.assert_allclose(quick[served], exact[served], rtol=CARRIED["float64"].relative, atol=1e-16)
 
 
-@pytest.mark.quick(0, 2)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(
     "changes",
     [{}, {"mask": "future", "readout": 300}, {"output_gate": "elementwise"}],

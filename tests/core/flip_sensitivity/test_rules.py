@@ -267,7 +267,7 @@ def some(names, quick):
     return [pytest.param(name, marks=() if name in quick else pytest.mark.long) for name in names]
 
 
-@pytest.mark.quick(2)
+@pytest.mark.quick(2, 25)
 @pytest.mark.parametrize("name", some(FUNCTIONS, QUICK))
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_no_change_of_a_plain_function_is_called_resolved_and_off(name, dtype):
@@ -275,7 +275,7 @@ def test_no_change_of_a_plain_function_is_called_resolved_and_off(name, dtype):
     assert [one.wrong for one in found] == [0, 0], found
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 18)
 @pytest.mark.parametrize("name", some(OF_OUTPUT, QUICK_OF_OUTPUT))
 @pytest.mark.parametrize("engine", some(ENGINES, ["difference"]))
 @pytest.mark.parametrize("dtype", ["float32", pytest.param("float64", marks=pytest.mark.long)])

@@ -157,7 +157,7 @@ def test_a_length_with_a_single_unresolved_value_goes_for_every_seed(exponent, b
         assert math.isnan(fit.exponent)
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 6)
 @pytest.mark.parametrize("name", UNRESOLVED)
 def test_with_single_unresolved_values_an_exponent_is_right_and_its_interval_covers(name):
     row = row_of(*UNRESOLVED[name], sweeps=1000)

@@ -61,7 +61,7 @@ def wrong(model: CompiledTransformer, source: Formula, tokens: np.ndarray) -> in
     return wrong_values(y, evaluate_tokens(source, tokens, model.alphabet))
 
 
-@pytest.mark.quick(4)
+@pytest.mark.quick(4, 13)
 @pytest.mark.parametrize("name", LIBRARY)
 def test_named_formulas_equal_the_evaluator_at_every_position(name):
     """In every condition that promises it; which those are, the next test says."""

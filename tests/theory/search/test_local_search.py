@@ -402,7 +402,7 @@ def assert_is_the_largest(found: WorstInput, model: Any, words: np.ndarray, **op
     assert found.flipped[found.position] == found.symbol != found.tokens[found.position]
 
 
-@pytest.mark.quick(1, 5)
+@pytest.mark.quick(1, 4)
 @pytest.mark.parametrize("case", CASES, ids=[*KINDS, "heads", "layers", "mean readout", "head"])
 def test_the_largest_of_all_words_is_found(case):
     model = model_of(**{"alphabet_size": 2, **case})

@@ -56,7 +56,7 @@ def some(found: jaxsens.FlipSensitivity) -> slice:
     return slice(None, None, -(-len(found) // 10))
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 2e-5), ("float64", 1e-13)])
 def test_changes_far_below_the_rounding_of_the_output_have_digits(dtype, tolerance):
     """Where nearly all weight is on keys of one value: 8e-19, and 2e-35 where scores are too large for float32."""
@@ -91,7 +91,7 @@ QUICK = (
 )
 
 
-@pytest.mark.quick(0, 2)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in CASES]
 )
@@ -199,7 +199,7 @@ def test_what_computes_in_float32_whatever_its_parameters_are_is_seen_to_round()
     assert np.all(off[found.resolved] <= 1.5 * RESOLVED * true[found.resolved])
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_outputs_that_a_construction_promises_to_be_0_or_1_have_no_rounding(dtype):
     model = jaxsens.construction("first", "temperature", dtype=dtype)
@@ -209,7 +209,7 @@ def test_outputs_that_a_construction_promises_to_be_0_or_1_have_no_rounding(dtyp
     assert found.resolved.all()
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("kind", ["random numbers", "a callback", "float32 alone"])
 def test_where_no_pass_in_float64_is_possible_a_model_is_measured_in_its_own_dtype(kind):
     """A pass in float64 would draw other numbers, call the user's code with another dtype, or fail."""

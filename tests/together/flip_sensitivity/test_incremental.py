@@ -63,7 +63,7 @@ def test_blocks_that_fill_no_whole_number_of_rows(monkeypatch, options, at, back
         np.testing.assert_allclose(norms(engine, config, flips), expected, rtol=1e-9, atol=1e-13 * scale)
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(("mask", "readout"), [("future", "last"), ("past", 0)])
 def test_long_inputs_whose_rows_attend_in_smaller_blocks_than_they_are_mapped(mask, readout):
     model = jaxsens.Transformer(small(layers=3, mask=mask, readout=readout), seed=0)

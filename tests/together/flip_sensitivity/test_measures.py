@@ -74,7 +74,7 @@ SERVED = [
 ]
 
 
-@pytest.mark.quick(0, 6)
+@pytest.mark.quick(0, 3)
 @pytest.mark.parametrize(("model", "engine", "name"), SERVED)
 def test_every_engine_gives_what_plain_loops_do(model, engine, name):
     built = Transformer(MODELS[model], seed=1)
@@ -89,7 +89,7 @@ def apart(y, new):
     return jnp.sum((new - y) * jnp.arange(1, y.shape[0] + 1)) + jnp.sum(new**2) - jnp.sum(y**2)
 
 
-@pytest.mark.quick(0, 2)
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize(
     ("measure", "layers", "tolerance"),
     [
@@ -153,7 +153,7 @@ FUNCTIONS = {
 """Each measure with its value by NumPy."""
 
 
-@pytest.mark.quick(0, 5)
+@pytest.mark.quick(0, 3)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("model", ["two layers", "three layers"])

@@ -71,7 +71,7 @@ def test_a_mesh_of_the_callers_own(mesh):
 # With the engines
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("engine", ["vmap", "difference"])
 def test_engines_give_the_same_on_1_2_and_8_devices(engine):
     model, tokens = jaxsens.Transformer(small(layers=1 if engine == "vmap" else 2)), word(13)
@@ -224,7 +224,7 @@ def test_what_does_not_fit_is_refused_before_it_is_compiled(batch):
             )
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 3)
 @pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.long), 2])
 @pytest.mark.parametrize("engine", ["vmap", pytest.param("difference", marks=pytest.mark.long)])
 def test_flips_whose_table_does_not_fit_are_measured_in_parts(monkeypatch, engine, devices):
@@ -244,7 +244,7 @@ def test_flips_whose_table_does_not_fit_are_measured_in_parts(monkeypatch, engin
     np.testing.assert_allclose(parts.norms, whole.norms, rtol=1e-6)
 
 
-@pytest.mark.long
+@pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_what_needs_float64_is_computed_on_the_host_of_devices_without_it(monkeypatch, dtype):
     """As of a TPU, whose float64 XLA emulates. The mesh has two devices; what is wide runs on one, the host's."""
