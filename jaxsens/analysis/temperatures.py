@@ -41,8 +41,8 @@ def critical_inverse_temperature(
 ) -> Float[np.ndarray, "*rows"]:
     """Returns the inverse temperature of each row at which softmax gives its maximal score half of the weight.
 
-    It is shift-invariant, and divided by c if scores are multiplied by c > 0. docs/attention.md has the definition, its
-    bounds by the gap-counting function, and the source. In float64, O(rows n) operations a step, some 10 to 40 steps.
+    It is shift-invariant, and divided by c if scores are multiplied by c > 0. docs/tutorials/temperature.md has
+    the definition and the source. In float64, O(rows n) operations a step, some 10 to 40 steps.
 
     Args:
         scores: (..., n); a score of -inf is that of no key.

@@ -42,9 +42,9 @@ def from_weights(
     readout: int | str | None = None,
     dtype: str = "float32",
 ) -> DescribedModel:
-    """Returns a transformer from elsewhere as a model whose attention is visible, which all engines serve.
+    """Returns a transformer from elsewhere as a model whose attention is visible.
 
-    `docs/foreign.md` has this for models in Flax, Equinox and PyTorch, in ten lines each.
+    The engines vmap, incremental and first-order serve it, difference does not. `docs/foreign.md` has this for models in Flax, Equinox and PyTorch, in ten lines each.
 
     >>> weights = {"embedding": module.embed, "layers": layers, "final_norm": module.norm}  # doctest: +SKIP
     >>> model = jaxsens.from_weights(Architecture(...), weights, readout="mean")  # doctest: +SKIP
