@@ -44,7 +44,7 @@ def from_weights(
 ) -> DescribedModel:
     """Returns a transformer from elsewhere as a model whose attention is visible.
 
-    The engines vmap, incremental and first-order serve it, difference does not. `docs/foreign.md` has this for models in Flax, Equinox and PyTorch, in ten lines each.
+    Every engine but difference serves it. `docs/foreign.md` describes models in Flax, Equinox and PyTorch.
 
     >>> weights = {"embedding": module.embed, "layers": layers, "final_norm": module.norm}  # doctest: +SKIP
     >>> model = jaxsens.from_weights(Architecture(...), weights, readout="mean")  # doctest: +SKIP
