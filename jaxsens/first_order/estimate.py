@@ -428,9 +428,8 @@ class Blocks:
             y = jnp.asarray(compiled_output(self.model.apply, self.model.parameters, words[b]))
             own = np.flatnonzero(flips.inputs == b)
             for chosen in np.split(own, range(at_once, len(own), at_once)):
-                dy = jnp.asarray(total[chosen], y.dtype)
-                old, new = engine.chosen(y), engine.chosen(dy)
-                found[chosen] = engine.measure.of_changes(old, new, jnp.zeros(len(dy), y.dtype))[0]
+                dy = jnp.asarray(total[chosen], y.dtype)  # of the chosen outputs alone
+                found[chosen] = engine.measure.of_changes(engine.chosen(y), dy, jnp.zeros(len(dy), y.dtype))[0]
         return found
 
     def verified(
