@@ -203,6 +203,35 @@ def test_cold_attention_keeps_its_digits(weighting, size, closed):
         assert off <= max(4 * passes, 1e-5 * truth.max())
 
 
+@pytest.mark.quick(1, 2)
+@pytest.mark.parametrize("weighting", ["softmax", "sigmoid", "temperature-log"])
+def test_a_flip_that_brings_a_key_back_from_far_below_is_off_by_no_more_than_its_resolution(weighting):
+    """Symbol 2 has scores of -3e4, so that the score of another in its place is not old score plus change."""
+    config = small(layers=2, positions="none", weighting=weighting, dtype="float64")
+    own = random_parameters(config, 0, 20)
+    embedding, query, key = (
+        np.array(part) for part in (own.embedding, own.layers[0].query, own.layers[0].key)
+    )
+    embedding[:, 4:], embedding[2, 5] = [1, 0], 1
+    query[:, :, 0], query[:, 4, :], key[:, 5, :] = 0, 0, 0
+    query[:, 4, 0], key[:, 5, 0] = 1, -3e4
+    layers = [dataclasses.replace(own.layers[0], query=query, key=key), *own.layers[1:]]
+    own = jax.tree.map(np.float32, dataclasses.replace(own, embedding=embedding, layers=tuple(layers)))
+    word = np.random.default_rng(0).integers(0, 3, 20)
+    narrow, wide = (
+        jaxsens.flip_sensitivity(
+            jaxsens.Transformer(
+                config.replace(dtype=dtype), parameters=jax.tree.map(np.dtype(dtype).type, own)
+            ),
+            word,
+            engine=engine,
+        )
+        for dtype, engine in (("float32", "incremental"), ("float64", "vmap"))
+    )
+    assert not narrow.engine.elsewhere
+    assert np.all(np.abs(narrow.norms - wide.norms) <= narrow.resolution)
+
+
 @pytest.mark.quick(0, 1)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_users_model_in_a_narrow_dtype_is_measured_by_whole_forward_passes(dtype):

@@ -1,7 +1,7 @@
 """What other rows pass on when one key and its value move: `engines.md`'s closed form, for many flips and rows at once.
 
-With p the old weight of key i in row j, c = 1 - p that of the other keys, whose weighted mean of values is r, and ds
-the change of the score, the new weight is p' = w / (1 + w), w = exp(s + ds) / (the other keys' exponentials), and
+With p the old weight of key i in row j, c = 1 - p that of the other keys, whose weighted mean of values is r, and s'
+the new score, the new weight is p' = w / (1 + w), w = exp(s') / (the other keys' exponentials), and
 
     b_j' - b_j = (p' - p) (v_i - r) + p' Dv_i,       v_i - r = (v_i - b_j) / c.
 
@@ -68,8 +68,8 @@ def shares_moved(
     of_rows: tuple[Array, Array, Array],
     rows: Places,
     positions: Flips,
-    key: KeysOfFlips,
-    dkey: KeysOfFlips,
+    old: KeysOfFlips,
+    new: KeysOfFlips,
 ) -> tuple[Table, Table, Table, Bool[Array, "m flips"]]:
     """Returns p' - p, c, p', and whether r is that of the unflipped run (p is near 1, or attention that of sigmoids),
     for the rows of one head and the keys at `positions`.
@@ -78,18 +78,18 @@ def shares_moved(
     """
     q, normaliser, others_normaliser = of_rows
     weighting = layer.attention.weighting
-    s = layer.scores(head, q, key, rows, positions)
-    steps = _steps(layer, head, q, key, dkey)
+    s, new_s = (layer.scores(head, q, key, rows, positions) for key in (old, new))  # s + ds may have lost its digits
+    steps = _steps(layer, head, q, old, new)
     seen = layer.attention.sees(rows[:, None], positions[None, :])
     if isinstance(weighting, Sigmoid):
         ds = steps * weighting.inverse_temperatures(rows, layer.n, s.dtype)[:, None]
-        new_p, change = sigmoid_change(s, s + ds, ds)
+        new_p, change = sigmoid_change(s, new_s, ds)
         return jnp.where(seen, change, 0), jnp.ones_like(s), jnp.where(seen, new_p, 0), seen
     ds = layer.tempered(steps, rows)
     p = jnp.exp(s - normaliser[:, None])
     near = p > NEAR
     c = jnp.where(near, jnp.exp(others_normaliser - normaliser)[:, None], 1 - p)
-    exponent = s + ds - jnp.where(near, others_normaliser[:, None], normaliser[:, None])
+    exponent = new_s - jnp.where(near, others_normaliser[:, None], normaliser[:, None])
     far = FAR * math.log(float(jnp.finfo(s.dtype).max))
     w = jnp.exp(jnp.minimum(exponent, far)) / jnp.where(near, 1, c)
     new_p, new_c = w / (1 + w), 1 / (1 + w)
@@ -98,12 +98,11 @@ def shares_moved(
     return jnp.where(seen, change, 0), jnp.where(seen, c, 1), jnp.where(seen, new_p, 0), near & seen
 
 
-def _steps(layer: ModelLayer, head: Index, q: Queries, key: KeysOfFlips, dkey: KeysOfFlips) -> Table:
+def _steps(layer: ModelLayer, head: Index, q: Queries, old: KeysOfFlips, new: KeysOfFlips) -> Table:
     """Returns the changes of one head's scores, before the temperature. Position scores do not change."""
     if not layer.bilinear:
-        new, old = (layer.unplaced_scores(head, q, k) for k in (key + dkey, key))
-        return new - old
-    return layer.unplaced_scores(head, q, dkey)  # linear in the key: nothing cancels
+        return layer.unplaced_scores(head, q, new) - layer.unplaced_scores(head, q, old)
+    return layer.unplaced_scores(head, q, new - old)  # linear in the key: nothing cancels
 
 
 def attended_by_moved_rows(
@@ -145,7 +144,7 @@ def changes_of_rows(
         old, old_value = keys[positions], values[positions]
         of_rows = q[rows], normaliser[rows], others_normaliser[rows]
         change, c, new, near = (
-            part.T[..., None] for part in shares_moved(layer, head, of_rows, rows, positions, old, key - old)
+            part.T[..., None] for part in shares_moved(layer, head, of_rows, rows, positions, old, key)
         )
         old_value, value = old_value[:, None], value[:, None]
         mean = jnp.where(near, others[rows], b[rows])
@@ -177,13 +176,13 @@ def passed_on(
     def one_head(total: Array, arrays: tuple[Array, ...]) -> tuple[Array, None]:
         head, q, keys, values, b, normaliser, others_normaliser, others, key, value = arrays
         old, old_value = keys[positions], values[positions]
-        dkey, old_value, dvalue = key - old, old_value.T, (value - old_value).T
+        old_value, dvalue = old_value.T, (value - old_value).T
 
         def rows(block: Array, new_rows: Array, total: Array) -> Array:
             first, m = block[0], len(block)
             part = partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=m)
             of_rows = part(q), part(normaliser), part(others_normaliser)
-            change, c, new, near = shares_moved(layer, head, of_rows, block, positions, old, dkey)
+            change, c, new, near = shares_moved(layer, head, of_rows, block, positions, old, key)
             counted = new_rows[:, None] & (block[:, None] != positions)
             change = jnp.where(counted, change / jnp.where(near, 1, c), 0)
             new = jnp.where(counted, new, 0)
