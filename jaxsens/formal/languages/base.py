@@ -70,8 +70,8 @@ def draw(
 
 
 class Words(NamedTuple):
-    """Words of several lengths, as `language("parity").sample_words(5, generator)` draws them: `tokens` (count, longest)
-    int32, padded with the end symbol, and `lengths` (count,)."""
+    """Words of several lengths, as `language("parity").sample_words(5, generator)` draws them: `tokens`
+    (count, longest) int32, padded with the end symbol, and `lengths` (count,)."""
 
     tokens: Int[np.ndarray, "count longest"]
     lengths: Int[np.ndarray, " count"]
