@@ -9,10 +9,9 @@ that of every other row y_j^(k), which is O(1/n) under softmax without masks. `l
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import jax
@@ -288,14 +287,13 @@ def _measured(
     levels = 1 if rows is None or model.config is None else model.config.layers + 1
     with collecting(function) as problems:
         words = as_inputs(model, tokens, problems, one=True)
-        default = default_flips(model)
         # After an error the default is what the other arguments are checked with.
-        requested = default if flips is None else read(Flips, flips, problems) or default
+        requested = (None if flips is None else read(Flips, flips, problems)) or default_flips(model)
         if not requested.plain:
             problems.add("flips", requested, "flips that replace one symbol each")
         norm, devices = read_norm(measure, problems), checked_placement(placement, problems, model.mesh)
         # No row is read, so none is left out of the flips.
-        selection = select(requested, dataclasses.replace(model, readout=None), words, problems)
+        selection = select(requested, replace(model, readout=None), words, problems)
         problems.raise_if_any()
         count, n = selection.number(), words.shape[1]
         needed = count * (FLIP_BYTES + levels * n * np.dtype(model.dtype).itemsize) + 8 * n * n
@@ -347,7 +345,7 @@ def _rows_of(
         InputError: as `traced_model` and `check_calls` do; for a model without rows, and outputs that rows lack.
     """
     # As a model whose last row is read, one of rows is checked like any other.
-    last, shape, _ = traced_model(dataclasses.replace(model, readout="last"), words[0], norm)
+    last, shape, _ = traced_model(replace(model, readout="last"), words[0], norm)
     check_calls(last, words, shape)
     check_flips(model, words, flips)
     own = model.given_layers if model.config is None else model.config

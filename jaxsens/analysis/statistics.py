@@ -69,24 +69,31 @@ def reduced_layers(
     model: Model,
     attending: TransformerConfig | Layered,
     word: Int[np.ndarray, " n"],
+    names: Sequence[str],
     reduction: Reduction,
     option: Any = None,
-) -> list[dict[str, np.ndarray]]:
-    """Returns the `reduction` of every layer's scores on one input.
+) -> dict[str, Float[np.ndarray, "layers heads n"]]:
+    """Returns the named arrays of the `reduction` of every layer's scores on one input; heads that a layer lacks are
+    NaN.
 
     O(n width + `SCORES`) memory in addition to the result. Attention is computed for the layers' outputs, in
     O(n^2 width) operations each, and again for the reduction.
 
     Raises:
-        InputError: if the reduction's array `finite`, which is not returned, is False anywhere.
+        InputError: if the reduction's array `finite` is False anywhere.
     """
     with numerics(model.dtype):
         parameters = jax.tree.map(jnp.asarray, model.parameters)
-        found = jax.device_get(_reduced(attending, reduction, option, parameters, jnp.asarray(word)))
-    for k, layer in enumerate(found):
-        if not layer.pop("finite").all():
+        layers = jax.device_get(_reduced(attending, reduction, option, parameters, jnp.asarray(word)))
+    for k, layer in enumerate(layers):
+        if not layer["finite"].all():
             why = f"attention scores, or weights, of layer {k} are not finite; use float64, or smaller parameters"
             raise InputError.note("model", why, subject=function)
+    shape = len(layers), max((len(layer["finite"]) for layer in layers), default=0), len(word)
+    found = {name: np.full(shape, np.nan, layers[0][name].dtype if layers else None) for name in names}
+    for k, layer in enumerate(layers):
+        for name in names:
+            found[name][k, : len(layer[name])] = layer[name]
     return found
 
 
@@ -150,11 +157,8 @@ def over_blocks(
 ) -> dict[str, Array]:
     """Reduces a layer's scores, a block of rows at a time.
 
-    Args:
-        rows: of the layer.
-        heads, n: of the layer.
-        of_block: returns arrays (heads, m, ...), and arrays to be added up, from the scores of m rows, the keys that
-            they see, and which of the rows are new: blocks may overlap.
+    `of_block` returns arrays (heads, m, ...), and arrays to be added up, from the scores of m rows, the keys that they
+    see, and which of the rows are new: blocks may overlap.
     """
 
     def block(where: Array, new: Array, kept: dict[str, Array]) -> dict[str, Array]:
@@ -167,15 +171,6 @@ def over_blocks(
     start = {name: jnp.zeros((heads, n, *one.shape[2:]), one.dtype) for name, one in of_one[0].items()}
     start |= {name: jnp.zeros(one.shape, one.dtype) for name, one in of_one[1].items()}
     return summed_over_blocks(block, n, max(1, SCORES // (heads * n)), start)
-
-
-def stacked(layers: Sequence[np.ndarray], n: int) -> np.ndarray:
-    """Returns the layers' arrays (heads, n) as one; heads that a layer lacks are NaN."""
-    heads, dtype = max(map(len, layers), default=0), layers[0].dtype if layers else None
-    found = np.full((len(layers), heads, n), np.nan, dtype)
-    for k, layer in enumerate(layers):
-        found[k, : len(layer)] = layer
-    return found
 
 
 OF_ROWS = ("largest", "entropy", "first", "total")
@@ -307,12 +302,11 @@ def attention_statistics(
     if read is not None:
         read = int(read)
         place = place if place == "last" else read
-    found = reduced_layers("attention_statistics", model, attending, words[0], _statistics, read)
-    for layer in found:
-        # Without weight on any key there is nothing to take a statistic of.
-        weightless = layer["total"] == 0
-        layer.update({name: np.where(weightless, np.nan, layer[name]) for name in OF_ROWS})
-    parts = {name: stacked([layer[name] for layer in found], n) for name in OF_ROWS + OF_KEYS}
+    given = "attention_statistics", model, attending, words[0], OF_ROWS + OF_KEYS
+    parts = reduced_layers(*given, _statistics, read)
+    # Without weight on any key there is nothing to take a statistic of.
+    weightless = parts["total"] == 0
+    parts |= {name: np.where(weightless, np.nan, parts[name]) for name in OF_ROWS}
     return AttentionStatistics(
         **parts, readout=place, tokens=words[0], dtype=model.dtype, versions=versions()
     )

@@ -15,12 +15,12 @@ from numpy.typing import ArrayLike
 
 from jaxsens.analysis.statistics import (
     RowScores,
+    mean_of_known,
     over_blocks,
     reduced_layers,
-    stacked,
     visible_attention,
 )
-from jaxsens.core.base.errors import Problems, check_fits, collecting, no_rule
+from jaxsens.core.base.errors import InputError, check_fits, collecting, no_rule
 from jaxsens.core.base.inputs import checked_number
 from jaxsens.core.base.programs import compiled, numerics, versions
 from jaxsens.core.base.strict import naming_arguments
@@ -58,24 +58,18 @@ def critical_inverse_temperature(
     >>> round(float(critical_inverse_temperature([0.0, 0.0, 1.0])), 3)
     0.693
     """
-    with collecting("critical_inverse_temperature") as problems:
-        s, seen = _checked(scores, visible, problems)
-    with numerics("float64"):
-        return np.asarray(critical_of_rows(jnp.asarray(s), jnp.asarray(seen)))
-
-
-def _checked(
-    scores: ArrayLike, visible: ArrayLike | None, problems: Problems
-) -> tuple[Float[np.ndarray, "*rows n"], Bool[np.ndarray, "*rows n"]]:
+    function = "critical_inverse_temperature"
     try:
         s = np.asarray(scores, np.float64)
         seen = np.broadcast_to(True if visible is None else np.asarray(visible, bool), s.shape)
     except (TypeError, ValueError, OverflowError):
-        problems.add("scores", scores, "numbers (..., n), and visible of a shape that broadcasts to theirs")
-        return np.zeros(1), np.ones(1, bool)
+        remedy = "numbers (..., n), and visible of a shape that broadcasts to theirs"
+        raise InputError.of("scores", scores, remedy, function) from None
     if not s.ndim or not s.shape[-1] or np.isnan(s).any() or np.isposinf(s).any():
-        problems.add("scores", scores, "numbers (..., n) with n of at least 1, finite or -inf")
-    return s, seen
+        remedy = "numbers (..., n) with n of at least 1, finite or -inf"
+        raise InputError.of("scores", scores, remedy, function)
+    with numerics("float64"):
+        return np.asarray(critical_of_rows(jnp.asarray(s), jnp.asarray(seen)))
 
 
 @compiled(static=0)
@@ -121,11 +115,8 @@ def critical_of_rows(
         move = jnp.where(searched, f / fall, 0)
         return b + move, jnp.any(move > 4 * numbers.eps * b), k + 1
 
-    def goes_on(state: tuple[Array, Array, Array]) -> Array:
-        return state[1] & (state[2] < MOST_STEPS)
-
     start = jnp.full(scores.shape[:-1], jnp.log(2), scores.dtype), jnp.asarray(True), jnp.asarray(0)
-    b, _, _ = jax.lax.while_loop(goes_on, step, start)
+    b, _, _ = jax.lax.while_loop(lambda state: state[1] & (state[2] < MOST_STEPS), step, start)
     beta = jnp.where(tied, jnp.inf, jnp.where(searched, b / unit, 0))
     unknown = ~jnp.any(counted, axis=-1) | jnp.any(jnp.isnan(below), axis=-1)
     return jnp.where(unknown, jnp.nan, beta)
@@ -185,9 +176,7 @@ class CriticalTemperatures:
         import pandas as pd
 
         layer, head = np.indices(self.beta.shape[:2]).reshape(2, -1)
-        open_rows = (self.beta > 0).sum(-1)
-        sharp = ((self.beta > 0) & (self.beta < 1)).sum(-1)
-        share = np.divide(sharp, open_rows, out=np.full(sharp.shape, np.nan), where=open_rows > 0)
+        share = mean_of_known(np.where(self.beta > 0, self.beta < 1, np.nan))
         columns = {"median": self.quantile(0.5).ravel(), "concentrated": share.ravel()}
         return pd.DataFrame({"layer": layer, "head": head, **columns})
 
@@ -232,9 +221,8 @@ def critical_temperatures(model: Any, tokens: Any) -> CriticalTemperatures:
             n = words.shape[1]
             needed, what = sum(layer.heads for layer in layers) * n * 8, "the table of every row"
             check_fits("tokens", f"length {n}", needed, what, "give a shorter input", problems)
-    found = reduced_layers(NAME, model, attending, words[0], _criticals)
-    beta = stacked([layer["beta"] for layer in found], words.shape[1]).astype(np.float64)
-    return CriticalTemperatures(beta, words[0], model.dtype, versions())
+    found = reduced_layers(NAME, model, attending, words[0], ("beta",), _criticals)
+    return CriticalTemperatures(found["beta"].astype(np.float64), words[0], model.dtype, versions())
 
 
 def _criticals(weighting: Weighting, rows: RowScores, heads: int, n: int, option: None) -> dict[str, Array]:

@@ -22,7 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeAlias
+from functools import partial
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -55,12 +56,6 @@ from jaxsens.core.models.transformer.layered import (
     readout_row,
 )
 from jaxsens.core.models.transformer.layers import LayeredTransformer, layered_transformer
-
-Places: TypeAlias = Int[Array, " flips"]
-FlippedRows: TypeAlias = Float[Array, "flips width"]
-"""The row of each flip, at its position."""
-
-Read = Callable[[Float[Array, " width"]], Float[Array, " outputs"]]
 
 ROWS, KEYS = 256, 128
 """Query rows and keys of a tile: its products for one output stay in a core's cache."""
@@ -115,23 +110,53 @@ class FirstOrderEngine(Engine):
         return self.measure.function if self.measure.estimate == "derivative" else None
 
     def prepare(self, parameters: tuple[Any, Any], tokens: Int[Array, " n"]) -> PreparedEstimate:
-        n = tokens.shape[0]
-        model = self.layered.at_length(n)
-        own = model.apart(parameters[0])
-        row, groups = readout_row(self.readout, n), self._groups(own, n)
-        kept = run(model, own, tokens, groups, row)
-        if not groups:
-            return PreparedEstimate(kept, ())
-        read = self._linear_read(parameters, kept)
-        return PreparedEstimate(kept, attended_gradients(model, own, kept, groups, row, read))
+        """Runs the model, and takes the derivatives of the combinations with respect to b, from the top: in all layers
+        that other rows pass on, which with a readout row are those before the last, where only that row counts.
 
-    def _groups(self, own: Any, n: int) -> tuple[EqualLayers, ...]:
-        """Returns the groups of layers in which all rows count."""
-        model = self.layered.at_length(n)
-        return groups_of(model, own, n, range(model.layers - (readout_row(self.readout, n) is not None)))
+        O(layers n^2 outputs width) operations; the result takes n width outputs numbers a layer.
+        """
+        n = tokens.shape[0]
+        model, row = self.layered.at_length(n), readout_row(self.readout, n)
+        own = model.apart(parameters[0])
+        groups = groups_of(model, own, n, range(model.layers - (row is not None)))
+        kept = run(model, own, tokens, groups, row)
+        prepared = PreparedEstimate(kept, ())
+        if not groups:
+            return prepared
+        read, found = self._linear_read(parameters, prepared), []
+        if row is None or kept.last is None:
+            outputs = jax.eval_shape(read, kept.y[0]).size
+            gy = over_rows(jax.jacrev(read), kept.y, most=_many(outputs, kept.y.shape[1])) / n
+        else:
+            last = layer_of(model, own, model.layers - 1, n)
+            gx, g = through_merge(last, kept.last, jnp.asarray([row]), jax.jacrev(read)(kept.y[row])[None])
+            gy = through_attention(last, kept.last, row, g).at[row].add(gx[0])
+        for group, stack, layers in reversed([*zip(groups, kept.stacks, kept.groups, strict=True)]):
+
+            def layer(
+                gy: Array, given: tuple[Array, LayerRun], group: EqualLayers = group, stack: Stack = stack
+            ) -> tuple[Array, Array]:
+                k, kept = given
+                here = group.layer(model, own, n, stack, k)
+                gx, g = through_merge(here, kept, jnp.arange(n), gy)
+
+                def below() -> Array:
+                    return (gx + through_attention(here, kept, None, g)).astype(gy.dtype)
+
+                if group.start:
+                    gx = below()
+                elif len(group.layers) > 1:  # nothing is below the first layer
+                    gx = jax.lax.cond(k > 0, below, lambda: gy)
+                return gx.astype(gy.dtype), g.transpose(0, 2, 3, 1)
+
+            gy, of_group = jax.lax.scan(layer, gy, (group.numbers, layers), reverse=True)
+            found.append(of_group)
+        return replace(prepared, gradients=tuple(reversed(found)))
 
     def output(self, parameters: tuple[Any, Any], prepared: PreparedEstimate) -> Float[Array, " outputs"]:
-        return self._output(parameters, prepared.run)
+        kept = prepared.run
+        row, (read, _) = readout_row(self.readout, len(kept.y)), self._maps(parameters, len(kept.y))
+        return read(kept.y[row]) if row is not None else jnp.mean(jax.vmap(read)(kept.y), axis=0)
 
     def sizes(self, prepared: PreparedEstimate) -> Float[Array, " layers"]:
         """Those of a model's softmax layers; 0 for sigmoid ones."""
@@ -156,7 +181,8 @@ class FirstOrderEngine(Engine):
         moved = embedded_rows(model, own, symbols, positions)
         outputs = parameters[1].shape[0]
         total = jnp.zeros((len(positions), outputs), kept.y.dtype)
-        given = self._groups(own, n), kept.stacks, kept.groups, prepared.gradients
+        groups = groups_of(model, own, n, range(model.layers - (row is not None)))
+        given = groups, kept.stacks, kept.groups, prepared.gradients
         for group, stack, layers, gradients in zip(*given, strict=True):
 
             def through(
@@ -182,46 +208,32 @@ class FirstOrderEngine(Engine):
         if row is None:  # the flipped row alone has an exact effect on the mean of all rows' outputs
             (read, combined), old = self._maps(parameters, n), kept.y[positions]
             steps = jax.vmap(lambda y, new: change_of(read, y, new - y))(old, moved) / n
-            mean = self._output(parameters, kept)
+            mean = self.output(parameters, prepared)
             return total + jax.vmap(lambda step: change_of(combined, mean, step))(steps)
-        return total + self._change_of_row(parameters, kept, row, positions, moved)
+        # The flipped row's effect on the readout row, through the last layer and the readout, is exact. It passes
+        # through that layer only in blocks with a flip of the readout row itself.
+        read, y, last = self._linear_read(parameters, prepared), kept.y[row], kept.last
+        itself = positions == row
 
-    def _change_of_row(
-        self, parameters: tuple[Any, Any], kept: Run, row: int, positions: Places, moved: FlippedRows
-    ) -> Float[Array, "flips combinations"]:
-        """Returns the exact effect of the flipped row on the readout row, through the last layer and the readout.
-
-        `moved` are the flipped rows before the last layer. They pass through it only in blocks with a flip of the
-        readout row itself.
-        """
-        n, own = kept.tokens.shape[0], parameters[0]
-        model, read, y = self.layered.at_length(n), self._linear_read(parameters, kept), kept.y[row]
-        last = model.layers - 1
-
-        def of_itself(new: FlippedRows) -> Array:
+        def of_itself(new: Float[Array, "flips width"]) -> Array:
             return jax.vmap(lambda one: change_of(read, y, one - y))(new)
 
-        if kept.last is None:
-            return jnp.where((positions == row)[:, None], of_itself(moved), 0)
-        layer, run_of_it = layer_of(model, own, last, n), kept.last
+        if last is None:
+            return total + jnp.where(itself[:, None], of_itself(moved), 0)
+        layer = layer_of(model, parameters[0], model.layers - 1, n)
         qkv = layer.projected(moved, positions)
-        db = changes_of_rows(layer, run_of_it, jnp.asarray([row]), positions, qkv[1:])[:, 0]
+        db = changes_of_rows(layer, last, jnp.asarray([row]), positions, qkv[1:])[:, 0]
 
-        def through(b: Float[Array, "heads value_width"]) -> Array:
-            return read(model.merge(own, last, run_of_it.x[row], b))
+        def to_outputs(b: Float[Array, "heads value_width"]) -> Array:
+            return read(model.merge(parameters[0], layer.k, last.x[row], b))
 
-        of_others = jax.vmap(lambda step: change_of(through, run_of_it.b[:, row], step))(db)
+        of_others = jax.vmap(lambda step: change_of(to_outputs, last.b[:, row], step))(db)
 
         def with_itself() -> Array:
-            new = layer.merged(moved, attended_by_moved_rows(layer, run_of_it, positions, qkv))
-            return jnp.where((positions == row)[:, None], of_itself(new), of_others)
+            new = layer.merged(moved, attended_by_moved_rows(layer, last, positions, qkv))
+            return jnp.where(itself[:, None], of_itself(new), of_others)
 
-        return jax.lax.cond(jnp.any(positions == row), with_itself, lambda: of_others)
-
-    def _output(self, parameters: tuple[Any, Any], kept: Run) -> Float[Array, " outputs"]:
-        n = kept.tokens.shape[0]
-        row, (read, _) = readout_row(self.readout, n), self._maps(parameters, n)
-        return read(kept.y[row]) if row is not None else jnp.mean(jax.vmap(read)(kept.y), axis=0)
+        return total + jax.lax.cond(jnp.any(itself), with_itself, lambda: of_others)
 
     def _maps(
         self, parameters: tuple[Any, Any], n: int
@@ -235,16 +247,18 @@ class FirstOrderEngine(Engine):
 
         return lambda y: as_vector(model.read(parameters[0], y)), combined
 
-    def _linear_read(self, parameters: tuple[Any, Any], kept: Run) -> Callable[[Array], Array]:
+    def _linear_read(
+        self, parameters: tuple[Any, Any], prepared: PreparedEstimate
+    ) -> Callable[[Array], Array]:
         """Returns a function of one row, whose derivative is that of the combinations with respect to the row.
 
         For a mean over rows it is linear in the row's output: the derivative of the combinations at the mean.
         """
-        n = kept.tokens.shape[0]
+        n = prepared.run.tokens.shape[0]
         read, combined = self._maps(parameters, n)
         if readout_row(self.readout, n) is not None:
             return lambda y: combined(read(y))
-        jacobian = jax.jacrev(combined)(self._output(parameters, kept))
+        jacobian = jax.jacrev(combined)(self.output(parameters, prepared))
         return lambda y: jacobian @ read(y)
 
     def preferred_batch(self, n: int, platform: Platform) -> int:
@@ -271,48 +285,6 @@ class FirstOrderEngine(Engine):
                 per_flip += n * (2 * pairs + outputs * pairs / 2)
             block = max(block, self.preferred_batch(n, platform) * outputs * pairs * 4)
         return Cost(prepare, per_flip, int(block), EFFICIENCY, compiling=4.9 + 0.1 * model.layers)
-
-
-def attended_gradients(
-    model: Layered, parameters: Any, kept: Run, groups: tuple[EqualLayers, ...], row: int | None, read: Read
-) -> tuple[Float[Array, "layers heads n value_width outputs"], ...]:
-    """Returns the derivative of `read` of the output row with respect to b, in all layers that other rows pass on, by
-    group of layers.
-
-    With a readout row, those are all layers but the last, where only that row counts. With a mean over rows (`row` is
-    None), `read` is the function of one row whose mean is the output, or a function of it, and all layers count.
-
-    O(layers n^2 outputs width) operations; the result takes n width outputs numbers a layer.
-    """
-    n, found = kept.y.shape[0], []
-    if row is None or kept.last is None:
-        outputs = jax.eval_shape(read, kept.y[0]).size
-        gy = over_rows(jax.jacrev(read), kept.y, most=_many(outputs, kept.y.shape[1])) / n
-    else:
-        last = layer_of(model, parameters, model.layers - 1, n)
-        gx, g = through_merge(last, kept.last, jnp.asarray([row]), jax.jacrev(read)(kept.y[row])[None])
-        gy = through_attention(last, kept.last, row, g).at[row].add(gx[0]) if groups else gx
-    for group, stack, layers in reversed([*zip(groups, kept.stacks, kept.groups, strict=True)]):
-
-        def layer(
-            gy: Array, given: tuple[Array, LayerRun], group: EqualLayers = group, stack: Stack = stack
-        ) -> tuple[Array, Array]:
-            k, kept = given
-            here = group.layer(model, parameters, n, stack, k)
-            gx, g = through_merge(here, kept, jnp.arange(n), gy)
-
-            def below() -> Array:
-                return (gx + through_attention(here, kept, None, g)).astype(gy.dtype)
-
-            if group.start:
-                gx = below()
-            elif len(group.layers) > 1:  # nothing is below the first layer
-                gx = jax.lax.cond(k > 0, below, lambda: gy)
-            return gx.astype(gy.dtype), g.transpose(0, 2, 3, 1)
-
-        gy, of_group = jax.lax.scan(layer, gy, (group.numbers, layers), reverse=True)
-        found.append(of_group)
-    return tuple(reversed(found))
 
 
 def through_merge(
@@ -394,7 +366,7 @@ def _of_all_rows(
     shared = outputs >= q.shape[1] and layer.bilinear
     pairs = (k[:, :, None] * v[:, None]).reshape(n, -1)
 
-    def tile(rows: Array, new_rows: Array, columns: Array, new: Array, carry: tuple[Array, ...]) -> Any:
+    def tile(columns: Array, new: Array, rows: Array, new_rows: Array, carry: tuple[Array, ...]) -> Any:
         """Adds the tile of these rows and keys; rows and keys seen before count 0. to_k and to_v are of the keys."""
         gq, to_k, to_v = carry
         q_rows, of_keys, normalisers = _part(q, rows), _part(k, columns), _part(normaliser, rows)
@@ -422,31 +394,19 @@ def _of_all_rows(
         gq = _added(gq, rows, own, axis=0 if shared else 1)
         return gq, to_k + of_k, to_v + of_v
 
+    def of_keys(columns: Array, new: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
+        gq, gk, gv = carry
+        empty = (jnp.zeros((len(part), len(columns), part.shape[2]), part.dtype) for part in (gk, gv))
+        seeing = attention.rows_that_see((columns[0], columns[-1] + 1), n)
+        gq, to_k, to_v = summed_over_blocks(partial(tile, columns, new), n, ROWS, (gq, *empty), seeing)
+        return gq, _added(gk, columns, to_k, axis=1), _added(gv, columns, to_v, axis=1)
+
     gq = jnp.zeros(pairs.shape if shared else (outputs, *q.shape), g.dtype)
     gk, gv = (jnp.zeros((outputs, n, part), g.dtype) for part in (k.shape[1], width))
-    gq, gk, gv = _over_tiles(layer, tile, (gq, gk, gv))
+    gq, gk, gv = summed_over_blocks(of_keys, n, KEYS, (gq, gk, gv))
     if shared:
         gq = jnp.einsum("rcx,orx->orc", gq.reshape(n, -1, width + 1), g)
         gq = gq * _factors(layer, jnp.arange(n), q.shape[1])[:, None]
-    return gq, gk, gv
-
-
-def _over_tiles(
-    layer: ModelLayer, tile: Callable[..., tuple[Array, Array, Array]], total: tuple[Array, Array, Array]
-) -> tuple[Array, Array, Array]:
-    n = layer.n
-
-    def of_keys(columns: Array, new: Array, carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        def of_rows(rows: Array, new_rows: Array, carry: Any) -> Any:
-            return tile(rows, new_rows, columns, new, carry)
-
-        gq, gk, gv = carry
-        empty = (jnp.zeros((len(part), len(columns), part.shape[2]), part.dtype) for part in (gk, gv))
-        seeing = layer.attention.rows_that_see((columns[0], columns[-1] + 1), n)
-        gq, to_k, to_v = summed_over_blocks(of_rows, n, ROWS, (gq, *empty), seeing)
-        return gq, _added(gk, columns, to_k, axis=1), _added(gv, columns, to_v, axis=1)
-
-    gq, gk, gv = summed_over_blocks(of_keys, n, KEYS, total)
     return gq, gk, gv
 
 

@@ -37,6 +37,12 @@ from jaxsens.first_order.options import NAME, EstimateOptions
 
 REMEDY = "measure a function of the output, or fewer flips"
 
+MANY_OUTPUTS = 64
+"""More outputs than these are sketched by default: a backward pass for each takes as long as exact engines do."""
+
+SKETCH = 32
+"""Of so many combinations: a norm's relative standard error is at most 1/8."""
+
 OUTPUTS_AT_ONCE = 2**22
 """Changes of outputs from which a distance or a change function is computed at once."""
 
@@ -82,14 +88,9 @@ def with_parameters_in(model: Model, n: int, dtype: Any) -> Model:
 def strata(estimates: Float[np.ndarray, " flips"], verify: int, seed: int) -> Int8[np.ndarray, " flips"]:
     """Returns the stratum of every flip, of which `verify` are to be measured exactly.
 
-    Half of them, rounded down, have the largest sizes among the estimates, earlier flips first if sizes are equal. The
-    others are drawn from the remaining flips, uniformly without replacement, by `numpy.random.default_rng(seed)`. If
-    there are no more flips than `verify`, all are measured.
-
-    Args:
-        estimates: finite numbers; their signs do not matter.
-        verify: the number of flips to measure.
-        seed: of the draw.
+    Half of them, rounded down, have the largest sizes among the finite estimates, earlier flips first if sizes are
+    equal. The others are drawn from the remaining flips, uniformly without replacement, by
+    `numpy.random.default_rng(seed)`. If there are no more flips than `verify`, all are measured.
     """
     flips = len(estimates)
     verify = min(verify, flips)
@@ -101,11 +102,14 @@ def strata(estimates: Float[np.ndarray, " flips"], verify: int, seed: int) -> In
     return stratum
 
 
-def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> int:
-    """Returns the number of combinations of `size` outputs that are estimated: each by itself, or fewer; 1 for a
-    scalar."""
+def combination_count(asked: EstimateOptions, engine: FirstOrderEngine, size: int) -> tuple[int, int]:
+    """Returns how many of `size` outputs are measured, and the number of their combinations that are estimated: each
+    output by itself, or fewer; 1 for a scalar."""
     outputs = len(engine.outputs or range(size))
-    return 1 if engine.scalar is not None else asked.combined(engine.measure, outputs) or outputs
+    if engine.scalar is not None:
+        return outputs, 1
+    default = SKETCH if outputs > MANY_OUTPUTS and engine.measure.order == 2 else outputs
+    return outputs, min(outputs, asked.sketch or default)
 
 
 def combinations(
@@ -117,16 +121,19 @@ def combinations(
     A sketch has orthonormal rows times sqrt(outputs / combinations), so that the expected squared norm is the true one.
     Its norm's relative standard error is at most 1 / sqrt(2 combinations).
     """
-    count, chosen = combination_count(asked, engine, size), np.asarray(engine.outputs or range(size))
+    (outputs, count), chosen = (
+        combination_count(asked, engine, size),
+        np.asarray(engine.outputs or range(size)),
+    )
     block = range(count) if block is None else block
     wanted = np.zeros((len(block), size))
     if engine.scalar is not None:
         return wanted
     known = range(block.start, min(block.stop, count))
-    if count == len(chosen):
+    if count == outputs:
         wanted[np.arange(len(known)), chosen[known.start : known.stop]] = 1
     else:
-        wanted[: len(known), chosen] = _frame(len(chosen), count, asked.seed)[known.start : known.stop]
+        wanted[: len(known), chosen] = _frame(outputs, count, asked.seed)[known.start : known.stop]
     return wanted
 
 
@@ -184,14 +191,19 @@ def output_size(model: Model, n: int) -> int:
         return jax.eval_shape(model.apply, model.parameters, jax.ShapeDtypeStruct((n,), jnp.int32)).size
 
 
-def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> PreparedEstimate:
-    """Returns shapes and dtypes of what the engine prepares for an input of length n.
+@cached
+def abstract_estimate(
+    engine: FirstOrderEngine, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
+) -> PreparedEstimate:
+    """Returns shapes and dtypes of what the engine prepares for an input of length n, by the `program_key`.
 
     Raises:
         EngineRefusal: if the model, or the scalar function, has no derivative.
     """
+    del wide  # 64-bit types are on: another program
     try:
-        return _abstract_estimate(engine, *program_key(parameters, n))
+        parameters = abstract_of(structure, shapes)
+        return jax.eval_shape(engine.prepare, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
     except InputError:
         raise
     except Exception as error:
@@ -201,15 +213,6 @@ def abstract_estimate(engine: FirstOrderEngine, parameters: Any, n: int) -> Prep
             f'engine = "{NAME}": it cannot serve {what}: it needs the derivative, which JAX does not know ({said}); '
             'use engine="vmap"'
         ) from error
-
-
-@cached
-def _abstract_estimate(
-    engine: FirstOrderEngine, structure: Any, shapes: tuple[Any, ...], n: int, wide: bool
-) -> PreparedEstimate:
-    del wide  # 64-bit types are on: another program
-    parameters = abstract_of(structure, shapes)
-    return jax.eval_shape(engine.prepare, parameters, jax.ShapeDtypeStruct((n,), jnp.int32))
 
 
 def block_size(engine: FirstOrderEngine, parameters: Any, n: int, count: int, budget: int) -> int:
@@ -251,8 +254,8 @@ class PlannedEstimate(PlannedRun):
         Raises:
             EngineRefusal: as `first_order_engine` does.
         """
-        engine, size = first_order_engine(run.model, asked, run.engine.measure), output_size(run.model, run.n)
-        outputs, combined = len(engine.outputs or range(size)), combination_count(asked, engine, size)
+        engine = first_order_engine(run.model, asked, run.engine.measure)
+        outputs, combined = combination_count(asked, engine, output_size(run.model, run.n))
         of = f"{combined} combinations of " if engine.scalar is None and combined < outputs else ""
         choice = EngineChoice(NAME, f"an estimate of {of}{outputs} output{'s' if outputs > 1 else ''}")
         given = {field.name: getattr(run, field.name) for field in fields(PlannedRun)}
@@ -278,7 +281,7 @@ class PlannedEstimate(PlannedRun):
     @cached_property
     def prepared(self) -> PreparedEstimate:
         with numerics(self.model.dtype):
-            return abstract_estimate(self.engine, self.parameters, self.n)
+            return abstract_estimate(self.engine, *program_key(self.parameters, self.n))
 
     @property
     def memory(self) -> int:
@@ -292,7 +295,7 @@ def estimated_instead(asked: EstimateOptions, run: PlannedRun) -> str | None:
         estimate.prepared  # noqa: B018 - refuses a model without a derivative
     except EngineRefusal:
         return None
-    outputs = len(estimate.engine.outputs or range(output_size(run.model, run.n)))
+    outputs, _ = combination_count(asked, estimate.engine, output_size(run.model, run.n))
     costs = (replace(estimate, combined=count).cost for count in (outputs, 1))
     whole, alone = (cost.seconds(here(run.platform), 1, run.flips) for cost in costs)
     return (
@@ -324,13 +327,12 @@ class Blocks:
         self.model = with_parameters_in(model, n, np.float32)
         self.parameters = jax.tree.map(jnp.asarray, self.model.parameters)
         self.outputs = output_size(self.model, n)
-        self.count = combination_count(asked, engine, self.outputs)
-        sketched = engine.scalar is None and self.count < len(engine.outputs or range(self.outputs))
-        self.sketch = self.count if sketched else None
+        chosen, self.count = combination_count(asked, engine, self.outputs)
+        self.sketch = self.count if engine.scalar is None and self.count < chosen else None
         size = block_size(engine, self.parameters, n, self.count, budget)
         self.each = tuple(range(first, first + size) for first in range(0, self.count, size))
         self.first = self.pair(0)
-        abstract_estimate(engine, self.first, n)
+        abstract_estimate(engine, *program_key(self.first, n))
 
     def pair(self, k: int) -> tuple[Any, Any]:
         """Returns the engine's parameters for block k."""
@@ -348,7 +350,6 @@ class Blocks:
 
         Raises:
             InputError: for estimates that are not finite.
-            KeyboardInterrupt: on Ctrl-C.
         """
         flips, words, asked = whole.flips, whole.tokens, self.asked
         values = self.estimated(words, flips, devices, progress, ready)
@@ -396,7 +397,6 @@ class Blocks:
 
         Raises:
             InputError: if the changes of all outputs are needed and do not fit in memory.
-            KeyboardInterrupt: on Ctrl-C; what was estimated is then lost.
         """
         engine, count = self.engine, self.count
         together = engine.scalar is None and not engine.of_norm
@@ -444,9 +444,6 @@ class Blocks:
         Returns:
             The norms; with a scalar or a change function, its signed values. The same in the combinations that were
             estimated, which differ with a sketch. And how they were measured.
-
-        Raises:
-            KeyboardInterrupt: on Ctrl-C.
         """
         n, engine, norm = words.shape[1], self.engine, self.engine.measure
         wide = with_parameters_in(self.given, n, np.float64)
@@ -454,16 +451,15 @@ class Blocks:
         inputs, which = np.unique(where[0], return_inverse=True)
         with numerics(wide.dtype):
             run = choose(wide, Auto(1), Substitute(), norm, n, len(inputs), count=len(chosen))
-        runner, how = run.engine, f"{run.choice.name} in {wide.dtype}"
-        order, passes = np.arange(len(chosen)), engine.of_norm and isinstance(runner, VmapEngine)
-        # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
-        if engine.of_norm:
-            runner = OutputEngine(norm, None, wide.apply) if passes else replace(runner, outputs=None)
-        if passes:  # the output of an input is that on a flip which puts there what there is
-            own = inputs, np.zeros((len(inputs), 1), int), words[inputs, :1]
-            where = [np.concatenate(pair) for pair in zip(own, where, strict=True)]
-            order = np.argsort(where[0], kind="stable")
-        with numerics(wide.dtype):
+            runner, how = run.engine, f"{run.choice.name} in {wide.dtype}"
+            order, passes = np.arange(len(chosen)), engine.of_norm and isinstance(runner, VmapEngine)
+            # A norm is taken of the changes of combinations, which already are those of the chosen outputs.
+            if engine.of_norm:
+                runner = OutputEngine(norm, None, wide.apply) if passes else replace(runner, outputs=None)
+            if passes:  # the output of an input is that on a flip which puts there what there is
+                own = inputs, np.zeros((len(inputs), 1), int), words[inputs, :1]
+                where = [np.concatenate(pair) for pair in zip(own, where, strict=True)]
+                order = np.argsort(where[0], kind="stable")
             b, places, symbols = (part[order] for part in where)
             parameters = jax.device_put(wide.parameters)
             measuring = Measuring(runner, parameters, words, b, places, symbols, devices)

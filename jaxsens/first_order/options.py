@@ -12,12 +12,6 @@ from jaxsens.core.measures import Measure
 
 NAME = "first-order"
 
-MANY_OUTPUTS = 64
-"""More outputs than these are sketched by default: a backward pass for each takes as long as exact engines do."""
-
-SKETCH = 32
-"""Of so many combinations: a norm's relative standard error is at most 1/8."""
-
 
 @config
 class EstimateOptions(AskedEngine):
@@ -31,12 +25,6 @@ class EstimateOptions(AskedEngine):
 
     def seeded(self, seed: int) -> Any:
         return replace(self, seed=seed)
-
-    def combined(self, measure: Measure, outputs: int) -> int | None:
-        """Returns how many random combinations of so many outputs are estimated; None for each output by itself."""
-        own = SKETCH if outputs > MANY_OUTPUTS and measure.order == 2 else outputs
-        wished = own if self.sketch is None else self.sketch
-        return wished if wished < outputs else None
 
     def refusal(self, measure: Measure) -> str | None:
         if measure.estimate is None:

@@ -88,8 +88,8 @@ def cross_entropy(subject: Any, language: Language, n: int, words: int = 256, se
     Raises:
         InputError: If the model does not fit the language or the length, or an argument cannot be used.
     """
-    config, parameters = _checked(subject, language, n, words, seed, "prediction", least=0)
-    prefixes = language.sample_prefixes(words, n, _generator(seed, "prediction", n))
+    config, parameters, generator = _checked(subject, language, n, words, seed, "prediction", least=0)
+    prefixes = language.sample_prefixes(words, n, generator)
     outputs = logits(config, parameters, with_boundary(prefixes, language, "prediction"))
     logs = outputs - np.logaddexp.reduce(outputs, axis=-1, keepdims=True)
     laws = language.last_probabilities(prefixes)
@@ -104,8 +104,8 @@ def accuracy(subject: Any, language: Language, n: int, words: int = 256, seed: i
 
     Arguments and errors are those of `cross_entropy`; n is at least 1.
     """
-    config, parameters = _checked(subject, language, n, words, seed, "recognition", least=1)
-    sample, labels = language.sample_labelled(words, n, _generator(seed, "recognition", n))
+    config, parameters, generator = _checked(subject, language, n, words, seed, "recognition", least=1)
+    sample, labels = language.sample_labelled(words, n, generator)
     outputs = logits(config, parameters, with_boundary(sample, language, "recognition"))
     margins = np.where(labels, 1, -1) * (outputs[:, 1] - outputs[:, 0])
     return Recognition(n, words, *_mean((margins > 0).astype(np.float64)), *_mean(margins))
@@ -144,7 +144,8 @@ def _logits(of_word: Callable[..., Array], config: TrainableConfig, parameters: 
 
 def _checked(
     subject: Any, language: Language, n: int, words: int, seed: int, task: Task, least: int
-) -> tuple[TrainableConfig, Any]:
+) -> tuple[TrainableConfig, Any, np.random.Generator]:
+    """Returns a model's config and parameters, and the generator of its words, after checking the arguments."""
     module = getattr(subject, "model", subject)  # of a trained model, or the module itself
     own: tuple[Any, Any] = (getattr(module, "config", None), getattr(module, "parameters", None))
     config, parameters = subject if isinstance(subject, tuple) and len(subject) == 2 else own
@@ -166,11 +167,7 @@ def _checked(
         inputs.length(n, problems, least)
         inputs.count("words", words, problems, least=2)
         inputs.seed(seed, problems)
-    return config, parameters
-
-
-def _generator(seed: int, task: Task, n: int) -> np.random.Generator:
-    return np.random.default_rng((seed, _STREAMS[task], n))
+    return config, parameters, np.random.default_rng((seed, _STREAMS[task], n))
 
 
 def _mean(values: np.ndarray) -> tuple[float, float]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from jaxsens.core.base.errors import rule_for
 from jaxsens.core.report.data import SweepData, spreads, text
 from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.core.report.page import (
@@ -99,7 +98,6 @@ def attention_sections(
 
     if not results:
         return []
-    rule_for("the report", "rows", rows, ROWS)
     table = pd.DataFrame(results)
     shown = AttentionData(table, [name for name in data.names if name in {*table["variant"]}], rows, heads)
     figures = [attention_figure(shown, statistic) for statistic in NAMES]
@@ -121,8 +119,7 @@ def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
         if not log:
             guides = (Guide("log n", lengths, [float(np.log(n)) for n in lengths]),)
         panels.append(Panel(f"Layer {layer + 1}", name, lines, lengths, guides, log=log))
-    each = data.heads == "each"
-    heads = "Each head is a line." if each else "Lines are medians over the heads of a layer."
+    heads = "Each head is a line." if data.heads == "each" else "Lines are medians over the heads of a layer."
     scale = text("attention-log" if log else "attention-entropy")
     about = f"{name.capitalize()} against input length for {enumeration(data.variants)}."
     layout: dict[str, Any] = {"columns": min(3, len(panels)), "width": 4.8, "height": 2.8}

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from jaxtyping import Int
 from pydantic import ConfigDict
 
 from jaxsens.analysis.statistics import attention_statistics, mean_of_known
@@ -61,12 +60,20 @@ class AttentionTable(PointTable):
 
     def of_point(self, model: Any, result: FlipSensitivity) -> AttentionValues:
         """Returns the statistics of a transformer, averaged over its inputs in float64."""
-        found: dict[str, list[np.ndarray]] = {}
+        of_words: list[dict[str, np.ndarray]] = []
         for k, word in enumerate(result.tokens):
+            known = attention_statistics(model, word)
             flipped = np.unique(np.asarray(result.positions)[result.inputs == k])
-            for name, values in _of_word(model, word, flipped).items():
-                found.setdefault(name, []).append(values)
-        means = {name: mean_of_known(np.stack(each, axis=-1)) for name, each in found.items()}
+            row = None if known.readout == "mean" else -1 if known.readout == "last" else int(known.readout)
+            found = {name: known.mean(name) for name in ROW_STATISTICS}
+            found["flipped"] = mean_of_known(known.received[..., flipped])
+            for name in ROW_STATISTICS:
+                values = getattr(known, name)
+                found[f"{name}_read"] = found[name] if row is None else values[..., row].astype(np.float64)
+            found["flipped_read"] = mean_of_known(known.read[..., flipped])
+            of_words.append(found)
+        names = of_words[0].keys()
+        means = {name: mean_of_known(np.stack([one[name] for one in of_words], axis=-1)) for name in names}
         return {
             name: [[None if np.isnan(one) else float(one) for one in layer] for layer in values]
             for name, values in means.items()
@@ -92,17 +99,3 @@ class AttentionTable(PointTable):
             return Cost(0.0, 0.0, 0, ELEMENTWISE, compiling=0.0)
         operations = sum(layer_operations(config, k, n) for k in range(config.layers))
         return Cost(operations, 0.0, 0, ELEMENTWISE, compiling=compiling(config.layers))
-
-
-def _of_word(
-    model: Any, word: Int[np.ndarray, " n"], flipped: Int[np.ndarray, " k"]
-) -> dict[str, np.ndarray]:
-    known = attention_statistics(model, word)
-    row = None if known.readout == "mean" else -1 if known.readout == "last" else int(known.readout)
-    found = {name: known.mean(name) for name in ROW_STATISTICS}
-    found["flipped"] = mean_of_known(known.received[..., flipped])
-    for name in ROW_STATISTICS:
-        values = getattr(known, name)
-        found[f"{name}_read"] = found[name] if row is None else values[..., row].astype(np.float64)
-    found["flipped_read"] = mean_of_known(known.read[..., flipped])
-    return found

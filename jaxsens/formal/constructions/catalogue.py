@@ -162,17 +162,6 @@ class Entry:
             return (str(refusal),)
         return ()
 
-    def build(self, condition: Condition) -> CompiledTransformer:
-        """The network in a condition, in float64.
-
-        Raises:
-            InputError: If there is none.
-        """
-        made = construction(self.name, condition.name, autoregressive=condition.autoregressive)
-        if isinstance(made, ReferenceTransformer):
-            raise TypeError(f"{self.name} has no conditions")
-        return made
-
 
 def catalogue() -> tuple[Entry, ...]:
     """Every construction, in the order of `names`."""

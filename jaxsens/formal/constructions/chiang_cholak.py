@@ -220,7 +220,12 @@ def _parameters(variant: ReferenceVariant, shape: TransformerConfig) -> Transfor
     {"parity": _set_parity, "first": _set_first}[variant.language](weights, variant.sharpness)
     if not variant.layer_norm:
         return weights
-    _erase(weights.layers[1], variant.logit // 2)
+    # relu(-x) - relu(x) = -x erases the classification symbol's row, except for the logit. The bits' own rows keep
+    # their symbols: their logit is 0, and without an epsilon a row of zeros cannot be normalised.
+    last = weights.layers[1]
+    others = np.delete(np.eye(len(last.w1)), [ZERO, ONE, variant.logit // 2], axis=0)
+    last.w1[...] = np.concatenate([others, -others]).T
+    last.w2[...] = np.concatenate([-others, others])
     return _paired(weights, shape)
 
 
@@ -251,16 +256,6 @@ def _set_first(weights: Any, c: float) -> None:
     look.key[0, START, 0] = 1
     look.value[0, [FLAG, START], 0] = [1, -0.5]
     look.output[0, 0, FIRST_LOGIT] = 1
-
-
-def _erase(layer: Any, logit: int) -> None:
-    """relu(-x) - relu(x) = -x on everything in the classification symbol's row except the logit, which is left alone.
-
-    The bits' own rows keep their symbols: their logit is 0, and without an epsilon a row of zeros cannot be normalised.
-    """
-    others = np.delete(np.eye(len(layer.w1)), [ZERO, ONE, logit], axis=0)
-    layer.w1[...] = np.concatenate([others, -others]).T
-    layer.w2[...] = np.concatenate([-others, others])
 
 
 def _paired(weights: Any, shape: TransformerConfig) -> TransformerParameters:

@@ -118,19 +118,13 @@ def power(formula: logic.Formula, condition: Condition) -> float:
         return 0.0
     if condition.autoregressive:
         return 1.0 if used <= {"#L"} else 2.0
-    cubic = condition.name == "temperature-bounded" and any(map(needs_table, logic.subformulas(formula)))
-    return 3.0 if cubic else 1.0
-
-
-def needs_table(part: logic.Formula) -> bool:
-    """Whether the bounded construction must look up a count.
-
-    It must for a predicate of a count, and to add counts of both directions. Every other comparison is decided by the
-    sign of an average.
-    """
-    return isinstance(part, logic.CountPredicate) or (
-        isinstance(part, logic.CountComparison) and len(part.directions) > 1
+    # The bounded construction looks a count up for a predicate of it, and to add counts of both directions. Every other
+    # comparison is decided by the sign of an average.
+    looked_up = any(
+        isinstance(part, logic.CountPredicate) or len(operators_of(part)) > 1
+        for part in logic.subformulas(formula)
     )
+    return 3.0 if condition.name == "temperature-bounded" and looked_up else 1.0
 
 
 def theorem(formula: logic.Formula, condition: Condition) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -32,7 +32,7 @@ from jaxsens.core.models.transformer.config import Dtype
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.report.fits import least_squares
 from jaxsens.core.sweeps.job import Named, RowsJob
-from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, REFERENCES, Entry, catalogue
+from jaxsens.formal.constructions.catalogue import EVERY_CONDITION, REFERENCES, Entry, catalogue, construction
 from jaxsens.formal.constructions.chiang_cholak import ReferenceVariant
 from jaxsens.formal.constructions.compiler import CompiledTransformer, Promise, Read, compile_formula
 from jaxsens.formal.constructions.conditions import CONDITIONS, Condition
@@ -399,7 +399,8 @@ def _promises(entry: Entry) -> Iterator[RenderableType]:
         if not reasons:
             # As it prints, without its first line, which is the formula. Long lines continue below their text.
             table = Table.grid(padding=(0, 2))
-            for line in str(entry.build(condition).promise).splitlines()[1:]:
+            made: Any = construction(entry.name, condition.name, autoregressive=condition.autoregressive)
+            for line in str(made.promise).splitlines()[1:]:
                 table.add_row(*map(Text, re.split(" {2,}", line.strip(), maxsplit=1)))
             yield from (Text(), Padding(table, (0, 0, 0, 2)))
     for reason, labels in refused.items():

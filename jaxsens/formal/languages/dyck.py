@@ -62,9 +62,16 @@ class Dyck(Language):
         return brackets(self.kinds)
 
     def height_law(self, n: int) -> tuple[Int[np.ndarray, " m"], Float[np.ndarray, " m"]]:
-        """The possible heights after n symbols, and their probabilities. O(n)."""
-        n = checked_count(self.name, n=n)
-        return final_heights(n), final_height_law(n, self.open_probability)
+        """The possible heights after n symbols, n mod 2, ..., n - 2, n, and their probabilities. O(n).
+
+        The weight of h is N(n, h) p^((n + h)/2) (1 - p)^((n - h)/2). Only ratios of neighbours are computed:
+        N(n, h + 2) / N(n, h) = (h + 3)/(h + 1) * (n - h)/(n + h + 4).
+        """
+        n, up = checked_count(self.name, n=n), self.open_probability
+        heights = np.arange(n % 2, n + 1, 2)
+        h = heights[:-1].astype(np.float64)
+        ratios = (h + 3) / (h + 1) * (n - h) / (n + h + 4)
+        return heights, from_log_ratios(np.log(ratios) + (np.log(up) - np.log1p(-up)))
 
     def _state_law(self, n: int) -> tuple[np.ndarray, np.ndarray]:
         """Whatever the state, the entropy is h(p) + p log k: whether to open, and which kind. What closes is known."""
@@ -83,7 +90,10 @@ class Dyck(Language):
         heights, law = self.height_law(n)
         if n == 0:
             return 0.0
-        return float(np.sum((law * last_step_down(n, heights))[heights > 0]))
+        # N(n - 1, h + 1) / N(n, h) is the share of walks to h whose last step is down.
+        h = heights.astype(np.float64)
+        down = (h + 2) * (n - h) / (2 * n * (h + 1))
+        return float(np.sum((law * down)[heights > 0]))
 
     def theorem6_gap(self, n: int) -> float:
         """P0(n) (1 - p) log k: the cost in nats of not knowing which kind to close after those prefixes."""
@@ -191,28 +201,6 @@ class Dyck(Language):
         found = np.zeros(longest + 1)
         found[::2] = (1 - p) * np.exp(np.concatenate([[0.0], logs]))
         return found
-
-
-def final_heights(n: int) -> Int[np.ndarray, " m"]:
-    """The heights at which n steps can end: n mod 2, ..., n - 2, n."""
-    return np.arange(n % 2, n + 1, 2)
-
-
-def final_height_law(n: int, up: float) -> Float[np.ndarray, " m"]:
-    """P(height = h after n steps | never below 0) for h in `final_heights(n)`, if a step is up with probability `up`.
-
-    The weight of h is N(n, h) up^((n + h)/2) (1 - up)^((n - h)/2). Only ratios of neighbours are computed:
-    N(n, h + 2) / N(n, h) = (h + 3)/(h + 1) * (n - h)/(n + h + 4). O(n) time.
-    """
-    h = final_heights(n)[:-1].astype(np.float64)
-    ratios = (h + 3) / (h + 1) * (n - h) / (n + h + 4)
-    return from_log_ratios(np.log(ratios) + (np.log(up) - np.log1p(-up)))
-
-
-def last_step_down(n: int, heights: Int[np.ndarray, " m"]) -> Float[np.ndarray, " m"]:
-    """N(n - 1, h + 1) / N(n, h) = (h + 2)(n - h) / (2 n (h + 1)), the share of walks to h whose last step is down."""
-    h = heights.astype(np.float64)
-    return (h + 2) * (n - h) / (2 * n * (h + 1))
 
 
 def uniform_walks(

@@ -130,7 +130,7 @@ class FormulaLanguage(Language):
             InputError: If words are drawn by rejection.
         """
         n = checked_count(self.name, n=n)
-        found = self._unrolled(n)
+        found = unrolled(self.formula, self.symbols, n)
         if found is None:
             why = f"{shortened(self.formula)} has no automaton of few states for {n} symbols"
             raise InputError.of("n", n, f"{why}: count its words by `member`", subject=self.name)
@@ -209,11 +209,11 @@ class FormulaLanguage(Language):
         return generator.integers(0, len(self.symbols), (count, n))
 
     def _has_members(self, n: int) -> bool:
-        found = self._unrolled(n)
+        found = unrolled(self.formula, self.symbols, n)
         return found is None or found.accepted(n) > 0
 
     def _has_non_members(self, n: int) -> bool:
-        found = self._unrolled(n)
+        found = unrolled(self.formula, self.symbols, n)
         return found is None or found.accepted(n) < len(self.symbols) ** n
 
     def _length_probabilities(self, longest: int) -> np.ndarray:
@@ -231,18 +231,12 @@ class FormulaLanguage(Language):
         e = self.end_probability
         return e * (1 - e) ** np.arange(longest + 1.0) * shares / self._ends_well[0]
 
-    def _unrolled(self, n: int) -> Automaton | None:
-        return unrolled(self.formula, self.symbols, n)
-
     def _uniform(
         self, kind: Literal["members", "non-members"], count: int, n: int, generator: Generator
     ) -> np.ndarray:
-        found = self._unrolled(n)
-        if found is None:
-            return self._by_rejection(kind, count, n, generator)
-        return _walk(found, _uniform_choices(found, kind, n), count, generator)
-
-    def _by_rejection(self, kind: str, count: int, n: int, generator: Generator) -> np.ndarray:
+        found = unrolled(self.formula, self.symbols, n)
+        if found is not None:
+            return _walk(found, _uniform_choices(found, kind, n), count, generator)
         tokens, have, tried = np.empty((count, n), np.int32), 0, 0
         most = TRIES + TRIES_A_WORD * count
         while have < count:

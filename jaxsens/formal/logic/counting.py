@@ -145,10 +145,6 @@ class PositionPredicate(Formula):
         return str(self.predicate)
 
 
-def _prime(value: int, length: int) -> bool:
-    return value >= 2 and all(value % factor for factor in range(2, isqrt(value) + 1))
-
-
 ODD = PredicateFamily("odd", (), lambda value, length: value % 2 == 1)
 EVEN = PredicateFamily("even", (), lambda value, length: value % 2 == 0)
 MODULO = PredicateFamily(
@@ -164,7 +160,9 @@ FIRST = PredicateFamily("first", (), lambda value, length: value == 1)
 LAST = PredicateFamily("last", (), lambda value, length: value == length, needs_length=True)
 MIDDLE = PredicateFamily("middle", (), lambda value, length: value == (length + 1) // 2, needs_length=True)
 SQUARE = PredicateFamily("square", (), lambda value, length: isqrt(value) ** 2 == value)
-PRIME = PredicateFamily("prime", (), _prime)
+PRIME = PredicateFamily(
+    "prime", (), lambda value, length: value >= 2 and all(value % k for k in range(2, isqrt(value) + 1))
+)
 
 BUILT_IN = (ODD, EVEN, MODULO, EXACTLY, FIRST, LAST, MIDDLE, SQUARE, PRIME)
 

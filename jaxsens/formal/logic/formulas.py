@@ -102,12 +102,8 @@ class Formula:
         dataclass(frozen=True, eq=False, repr=False)(cls)
         cls.__init__ = typed_arguments(cls.__init__)
         own = fields(cls)  # pyright: ignore[reportArgumentType]
-        kinds = (
-            "Formula",
-            "logic.Formula",
-            "jaxsens.formal.logic.Formula",
-            Formula,
-        )  # annotations may be texts
+        # Annotations may be texts.
+        kinds = "Formula", "logic.Formula", "jaxsens.formal.logic.Formula", Formula
         cls._operands = tuple(each.name for each in own if each.type in kinds)
         cls._settings = tuple(each.name for each in own if each.type not in kinds)
 
@@ -126,9 +122,6 @@ class Formula:
         raise NotImplementedError(f"{type(self).__name__} is written with an operator sign")
 
     def __post_init__(self) -> None:
-        self._remember_hash()
-
-    def _remember_hash(self) -> None:
         # Otherwise each dictionary look-up would compute the hash of a deep formula again, from its leaves.
         object.__setattr__(self, "_hash", hash((type(self).__name__, self.label, self.children)))
 
@@ -145,7 +138,7 @@ class Formula:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._remember_hash()  # hashes of strings differ from process to process
+        Formula.__post_init__(self)  # hashes of strings differ from process to process
 
     def __str__(self) -> str:
         text = shortened(self, LONGEST + 3)

@@ -246,7 +246,9 @@ def _settled(part: Formula, children: list[bool | None], cell: Any) -> bool | No
         case formulas.Until():
             return children[1]  # if it is settled, that of f U g is
         case CountComparison():
-            return _settled_comparison(part, children, cell)
+            # Sums whose terms all grow, or all fall, may have passed the point; others stay where nothing is counted.
+            stays = cell in (_clamped(part, cell + 1), _clamped(part, cell - 1))
+            return part.holds(cell) if stays or all(child is False for child in children) else None
         case PositionPredicate(predicate):
             return False if cell >= _last_hit(predicate) else None
         case CountPredicate(predicate, _):
@@ -262,18 +264,6 @@ def _settled_since(left: bool | None, right: bool | None, now: bool) -> bool | N
     if right is True or (now and left is True):
         return True
     return False if right is False and (left is False or not now) else None
-
-
-def _settled_comparison(part: CountComparison, children: list[bool | None], total: int) -> bool | None:
-    """Sums whose terms all grow, or all fall, may have passed the point; others stay where nothing is counted."""
-    if all(child is False for child in children):
-        return part.holds(total)
-    signs = {weight > 0 for weight, _ in part.terms}
-    if signs == {True} and total >= (0 if part.relation == ">=" else 1):
-        return part.relation != "="
-    if signs == {False} and total < 0:
-        return part.relation == "!="
-    return None
 
 
 def _clamped(part: CountComparison, total: int) -> int:

@@ -10,7 +10,7 @@ from scipy.special import gammaln
 from scipy.stats import chisquare
 
 from jaxsens import InputError
-from jaxsens.formal.languages.dyck import final_height_law, final_heights, innermost_open, uniform_walks
+from jaxsens.formal.languages.dyck import innermost_open, uniform_walks
 from jaxsens.languages import Dyck
 from tests.formal.languages.cases import DYCK, LONGEST_PREFIX
 from tests.refusals import refusal
@@ -30,22 +30,20 @@ def walks(n: int, up: float) -> np.ndarray:
 @pytest.mark.parametrize("n", [0, 1, 2, 9, 300])
 def test_heights_have_the_law_of_walks_followed_step_by_step(up, n):
     reached = walks(n, up)[n]
-    heights = final_heights(n)
+    heights, law = Dyck(open_probability=up).height_law(n)
     assert reached.sum() == pytest.approx(reached[heights].sum(), rel=1e-14)
-    np.testing.assert_allclose(
-        final_height_law(n, up), reached[heights] / reached.sum(), rtol=1e-11, atol=1e-300
-    )
+    np.testing.assert_allclose(law, reached[heights] / reached.sum(), rtol=1e-11, atol=1e-300)
 
 
 @pytest.mark.parametrize("up", [0.3, 0.5, 0.6])
 def test_heights_after_a_hundred_thousand_steps_agree_with_ballot_numbers_by_log_gamma(up):
     n = 100_000
-    h = final_heights(n).astype(float)
+    h, law = Dyck(open_probability=up).height_law(n)
     d = (n - h) / 2
     logs = np.log(h + 1) - np.log(n + 1) + gammaln(n + 2) - gammaln(d + 1) - gammaln(n - d + 2)
     logs += (n - d) * np.log(up) + d * np.log1p(-up)
     weights = np.exp(logs - logs.max())
-    np.testing.assert_allclose(final_height_law(n, up), weights / weights.sum(), rtol=1e-7, atol=1e-12)
+    np.testing.assert_allclose(law, weights / weights.sum(), rtol=1e-7, atol=1e-12)
 
 
 def test_long_walks_are_uniform_on_the_way_too():

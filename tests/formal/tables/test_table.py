@@ -299,7 +299,7 @@ def test_one_construction_prints_its_promise_in_every_condition_and_why_not_in_t
     text = printed(capsys, "parity")
     assert "odd(#L[Q_1])" in text
     for condition in ENTRIES["parity"].conditions:
-        promise = ENTRIES["parity"].build(condition).promise
+        promise = construction("parity", condition.name, autoregressive=condition.autoregressive).promise  # pyright: ignore[reportAttributeAccessIssue]
         label = condition.name + (", autoregressive" if condition.autoregressive else "")
         block = text[text.index(f"condition    {label} ") :].split("\n\n")[0]
         assert f"{promise.layers} layers, {promise.heads} heads" in block
