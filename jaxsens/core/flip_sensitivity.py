@@ -214,13 +214,13 @@ def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, war
     """
     (model, selection, measure, engine), (placement, partial, *_) = valid, about
     count, kind, tokens, n = _check_size(valid), selection.kind, selection.tokens, selection.tokens.shape[1]
+    model, shape, dtype = checks.traced_model(model, tokens[0], measure, kind.longer)
     output_of = functools.partial(compiled_output, model.apply, model.parameters)
     eps = float(np.finfo(model.dtype).eps)
     measure = measure.prepared(lambda: np.array([*map(output_of, tokens)], float), model.outputs, eps)
     if placement.group is None:  # several processes may have begun with other calls
         before = None if partial is None else partial.asked.engine
         engine = of_process(model, engine, kind, measure, n, before)
-    model, shape, dtype = checks.traced_model(model, tokens[0], measure, kind.longer)
     run = choose(model, engine, kind, measure, n, len(tokens), count=count)
     if warns:  # else the caller follows, or wants nothing of it
         warn_if_long(run, count - (0 if partial is None else len(partial)), stacklevel=4)

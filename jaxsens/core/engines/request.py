@@ -125,7 +125,7 @@ def select(flips: Flips, model: Model, tokens: Int[np.ndarray, "batch n"], probl
     if tokens.size and isinstance(readout, str) and readout.startswith(LAST_OTHER):  # which symbols decide
         rows = np.asarray(row_read(readout, tokens))
         read = int(rows[0]) if len({*rows.tolist()}) == 1 else None
-        behind = np.arange(n) >= rows[:, None]
+        behind = np.arange(n) >= rows[:, None] + (flips.longer > 0)  # an insertion goes before a position
     where = _places(flips, model, n, read, problems)
     if flips.longer:
         _check_length(flips, model, tokens, where, problems)
@@ -141,7 +141,7 @@ def select(flips: Flips, model: Model, tokens: Int[np.ndarray, "batch n"], probl
     else:
         flippable[:, where] = True
         flippable &= ~flips.excluded(model, tokens)
-        if behind is not None and flips.positions is None and flips.longer <= 0:  # padding
+        if behind is not None and flips.positions is None:  # padding
             flippable &= ~behind
     return Selection(flips, tokens, lists, np.where(flippable, rows, -1))
 

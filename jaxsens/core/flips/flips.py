@@ -165,7 +165,7 @@ class Flips(Option, abc.ABC):
         """Returns the places that are not flipped wherever positions are: special symbols, unless positions are named,
         and symbols beyond the alphabet, such as the end symbol, unless symbols or positions are."""
         special = model.special if self.positions is None else ()
-        size = None if self.positions is not None and self.sample is None else self._size(model)
+        size = self._size(model) if self.positions is None else None
         return np.isin(tokens, special) | (False if size is None else tokens >= size)
 
     def _size(self, model: Model) -> int | None:

@@ -195,7 +195,7 @@ SUBJECT = dataclasses.replace(as_model(MODEL), reserved=(0, 2), special=(2,), ma
         (None, [0, 1, 3, 4, 5], {1, 3, 4}),
         (4, [0, 3, 4, 5], {1, 3}),
         (Substitute(positions=[2, 6]), [2, 6], {1, 3, 4}),
-        (Substitute(positions=[1, 2], sample=99), [1, 2], {1, 3, 4}),
+        (Substitute(positions=[2, 6], sample=99), [2, 6], {1, 3, 4}),
         ([0, 2], [0, 1, 3, 4, 5], {0, 2}),
         ({2: [0, 1]}, [2], {0, 1}),
         (Pairs([(2, 0), (0, 2)]), [0, 2], {0, 2}),

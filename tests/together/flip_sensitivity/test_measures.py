@@ -405,10 +405,15 @@ def test_a_threshold_is_that_of_the_loop(engine):
     assert result.measure == decision
 
 
-def test_the_median_threshold_balances_the_outputs_on_the_inputs():
+@pytest.mark.parametrize(("rows", "readout"), [(False, None), (True, "last")])
+def test_the_median_threshold_balances_the_outputs_on_the_inputs(rows, readout):
     weights = jnp.asarray([0.3, -1.1, 0.7, 0.2], jnp.float32)
     words = every_word(4)
-    result = flip_sensitivity(lambda t: weights @ t, words, 2, Decision("median"), readout=None)
+
+    def model(tokens):
+        return jnp.cumsum(weights * tokens)[:, None] if rows else weights @ tokens
+
+    result = flip_sensitivity(model, words, 2, Decision("median"), readout=readout)
     outputs = words @ np.asarray(weights, np.float64)
     assert isinstance(result.measure, Decision)
     assert (outputs > float(result.measure.threshold)).sum() == 8
