@@ -117,7 +117,7 @@ def planned_run(model: Any, n: Any, request: Request, platform: Platform | None 
     with numerics(model.dtype):
         model, shape, _ = traced_model(model, n, measure)
         # An unknown threshold costs as much as any other.
-        measure = measure.prepared(lambda: np.zeros((1, int(np.prod(shape)))), model.outputs, eps=0.0)
+        measure = measure.prepared(lambda: np.zeros((2, int(np.prod(shape)))), model.outputs, eps=0.0)
         engine = of_process(model, engine, flips, measure, n, counts=False)
         return choose(model, engine, flips, measure, n, count=count, platform=platform)
 

@@ -426,3 +426,8 @@ def test_a_threshold_is_of_the_decision_of_one_output():
     refused("threshold", Decision, float("nan"))
     model = jaxsens.Transformer(CONFIGS[1], seed=0)
     refused("measure.threshold", flip_sensitivity, model, [0, 1, 3], measure=Decision(threshold=0.5))
+    one = Decision("median", outputs=[0])
+    assert "at least 2 inputs" in refused(
+        "measure.threshold", flip_sensitivity, model, [0, 1, 3], measure=one
+    )
+    assert jaxsens.explain(model, 3, measure=one).flips == 4  # the inputs are not known there
