@@ -381,7 +381,7 @@ def test_what_a_result_does_not_say_is_refused_by_name():
         (norms, "average_sensitivity_per_position", of_norms),
         (drawn, "sensitivity_distribution", needs_all),
         (drawn, "influences", needs_all),
-        (chosen, "average_sensitivity_per_position", "a sample of flips to chosen symbols does not say"),
+        (chosen, "average_sensitivity_per_position", "a sample of flips other than to every symbol"),
         (groups, "influences", "flips of groups"),
     ):
         with pytest.raises(InputError, match=f"{name}: .*{why}"):
