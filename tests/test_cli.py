@@ -142,6 +142,8 @@ def test_the_script_is_the_command(config, tmp_path):
         ("measure --model formula='Q_1 &' alphabet=01 --n 8", "--model formula column 6"),
         ("measure --model formula=Q_1 construction=parity --n 8", "formula construction"),
         ("sweep none.toml --out x --share-above 5", "--share-above"),
+        (f"measure --n 8 --config {ROOT}/configs/theorem6_hour.toml", "model [model]"),
+        ("measure --n 8 --config number.toml --variant own", "variant [[variant]]"),
         ("sweep none.toml --out x --processes 2 --process 0 --coordinator h:99999", "--coordinator"),
         ("sweep none.toml --out x --processes 2", "--coordinator --processes --process"),
         (
@@ -162,6 +164,7 @@ def test_bad_input_is_one_message_on_stderr_and_exit_code_2(line, names, tmp_pat
 def test_the_example_is_a_sweep(capsys):
     code, text, _ = run(capsys, "sweep", "--example")
     assert code == 0
+    Path("number.toml").write_text("variant = 3\n")
     assert [variant.name for variant in parse_sweep_config(text).variants] == [
         "softmax",
         "leftmost-hard",
