@@ -68,8 +68,6 @@ Status = Literal["exact", "estimated", "lower bound", "upper bound", "at most"]
 """What a statistic of a point is to the statistic of all its flips. "at most": the rounding of flips that are not
 resolved may decide it, and the number is what it is at most."""
 
-_LARGEST, _SMALLEST = ("max", "q100"), ("min", "q0")
-
 _QUANTILE = re.compile(r"q(\d{1,2}(?:\.\d+)?|100)")
 _NAMED = {"mean": np.mean, "max": np.max, "min": np.min, "median": partial(np.quantile, q=0.5)}
 
@@ -293,10 +291,9 @@ class PointMetadata:
         if statistic in self.at_most:
             return "at most"
         drawn = self.flips < self.population
-        if drawn and statistic in _LARGEST:
-            return "lower bound"
-        if drawn and statistic in _SMALLEST:
-            return "upper bound"
+        share = {"min": 0.0, "max": 1.0}.get(statistic, _share(statistic))
+        if drawn and share in (0, 1):
+            return "lower bound" if share else "upper bound"
         return "estimated" if drawn or self.estimated is not None else "exact"
 
     def summary(self) -> str:
@@ -394,7 +391,7 @@ def _one_of_equals(text: str) -> dict[str, Any]:
 def is_statistic(name: str) -> bool:
     """Whether `name` is a statistic: mean, max, min, median, one of decisions, or qP for the P % quantile,
     0 <= P <= 100."""
-    return name in (*_NAMED, *OF_DECISIONS) or _QUANTILE.fullmatch(name) is not None
+    return name in (*_NAMED, *OF_DECISIONS) or _share(name) is not None
 
 
 def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
@@ -407,10 +404,15 @@ def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
     values = np.asarray(norms, dtype=np.float64)
     if name in _NAMED:
         return float(_NAMED[name](values))
-    match = _QUANTILE.fullmatch(name)
-    if match is None:
+    if (share := _share(name)) is None:
         raise ValueError(f"statistic = {name!r}: {STATISTICS}")
-    return float(np.quantile(values, float(match[1]) / 100))
+    return float(np.quantile(values, share))
+
+
+def _share(name: str) -> float | None:
+    """The P / 100 of the statistic qP; None for another."""
+    match = _QUANTILE.fullmatch(name)
+    return None if match is None else float(match[1]) / 100
 
 
 def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, float]:

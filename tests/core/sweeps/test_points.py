@@ -271,6 +271,11 @@ def test_a_sample_that_is_not_resolved_is_at_most_and_no_lower_bound():
 def test_a_plateau_of_rounding_is_not_fitted():
     rows = []
     for n in (8, 16, 32, 64, 128, 256):
+    ends = dict.fromkeys(("min", "q0", "q0.0", "q00"), "upper bound") | {
+        "q100": "lower bound",
+        "q1": "estimated",
+    }
+    assert {name: point.status(name) for name in ends} == ends
         true = np.full(4, float(n) ** -4)
         # Engines that subtract outputs see their rounding in place of smaller changes.
         seen = made(np.maximum(true, 3e-7), resolution=1e-6)
