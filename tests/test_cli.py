@@ -73,6 +73,12 @@ def test_the_last_shard_writes_the_report_and_the_others_say_what_is_missing(
     assert (out / "report.html").exists()
 
 
+def test_a_shard_beyond_the_points_says_so_and_fails_nothing(config, tmp_path, capsys):
+    code, _, log = run(capsys, "sweep", config, "--out", tmp_path / "out", "--only", "n=4", "--shard", "4/9")
+    assert (code, "could be" in log) == (0, False)
+    assert "shard 4/9 has no points; 0 of 12 points are done" in log
+
+
 def test_the_commands_that_a_sweep_tells_are_quoted(faked, undrawn, config, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     name = "$(touch x) 'y'"

@@ -175,7 +175,10 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], options: MeasuredOptions) 
     (_, out), quiet = options.places, options.quiet
     console, progress, counts = Console(stderr=True), Console(stderr=True, quiet=quiet), sweep.stored(out)
     done, ended = counts_text(counts), shared.say_end(console, outcomes, counts_text(counts))
-    if not ended and counts["points"][0] == 0:
+    from jaxsens.core.sweeps.points import select
+    if not ended and not select(sweep.points, options.only, options.shard):
+        print_text(progress, f"shard {options.shard} has no points; {done}")
+    elif not ended and counts["points"][0] == 0:
         print_text(console, "no point could be measured")
     elif not ended and options.shard is not None and any(stored < of for stored, of in counts.values()):
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")

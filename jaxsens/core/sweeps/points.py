@@ -459,20 +459,26 @@ def select(points: Sequence[Point], only: Sequence[str] = (), shard: str | None 
         shard: "K/M" takes, of the points in this order, those whose number is K modulo M, 0 <= K < M.
 
     Raises:
-        InputError: if a condition cannot be read, or names what the sweep does not have.
+        InputError: if a condition cannot be read or names what the sweep does not have, or if no point meets them all.
     """
-    problems = Problems("sweep")
+    problems = Problems()
     # Sorting is stable: points of one n and seed keep the config's order of variants.
     chosen = sorted(points, key=lambda point: (point.n, point.seed))
+    present = {
+        key: dict.fromkeys(str(getattr(one, key)) for one in points) for key in ("variant", "n", "seed")
+    }
     for condition in only:
         field, _, values = condition.partition("=")
-        if field not in ("variant", "n", "seed"):
+        if field not in present:
             problems.add("--only", condition, "variant=NAME, n=LENGTH or seed=SEED")
             continue
-        present, named = dict.fromkeys(str(getattr(point, field)) for point in points), values.split(",")
-        if not set(named) <= present.keys():
-            problems.add("--only", condition, f"{field} is one of {', '.join(present)}")
+        named = values.split(",")
+        if not set(named) <= present[field].keys():
+            problems.add("--only", condition, f"{field} is one of {', '.join(present[field])}")
         chosen = [point for point in chosen if str(getattr(point, field)) in named]
+    if only and not chosen and not problems:
+        there = " ".join(f"{name}={','.join(values)}" for name, values in present.items())
+        problems.add("--only", " ".join(only), f"no point meets all of these; there are {there}")
     match = re.fullmatch(r"(\d+)/(\d+)", "0/1" if shard is None else shard)
     index, count = map(int, match.groups()) if match else (0, 0)
     if index >= count:
