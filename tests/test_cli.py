@@ -142,14 +142,14 @@ def test_the_script_is_the_command(config, tmp_path):
         ("measure --model alphabet_size=2 --n 8 --save x.csv", "--save .parquet"),
         ("measure --model alphabet_size=2 --n 8 --save /dev/null/x.parquet", "/dev/null"),
         ("measure --model alphabet_size=2 --n 8 --config none.toml", "--config"),
+        (f"measure --n 8 --config {ROOT}/configs/theorem6_hour.toml", "model [model]"),
+        ("measure --n 8 --config number.toml --variant own", "variant [[variant]]"),
         ("measur --n 8", "measur measure"),
         ("measure --model construction=parity width=4 --n 8", "--model width"),
         ("measure --model formula=Q_1 --n 8", "--model alphabet"),
         ("measure --model formula='Q_1 &' alphabet=01 --n 8", "--model formula column 6"),
         ("measure --model formula=Q_1 construction=parity --n 8", "formula construction"),
         ("sweep none.toml --out x --share-above 5", "--share-above"),
-        (f"measure --n 8 --config {ROOT}/configs/theorem6_hour.toml", "model [model]"),
-        ("measure --n 8 --config number.toml --variant own", "variant [[variant]]"),
         ("sweep none.toml --out x --processes 2 --process 0 --coordinator h:99999", "--coordinator"),
         ("sweep none.toml --out x --processes 2", "--coordinator --processes --process"),
         (
@@ -164,13 +164,13 @@ def test_the_script_is_the_command(config, tmp_path):
 )
 def test_bad_input_is_one_message_on_stderr_and_exit_code_2(line, names, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    Path("number.toml").write_text("variant = 3\n")
     assert refused(capsys, names, *shlex.split(line)).startswith("jaxsens: ")
 
 
 def test_the_example_is_a_sweep(capsys):
     code, text, _ = run(capsys, "sweep", "--example")
     assert code == 0
-    Path("number.toml").write_text("variant = 3\n")
     assert [variant.name for variant in parse_sweep_config(text).variants] == [
         "softmax",
         "leftmost-hard",
@@ -298,6 +298,7 @@ def test_measure_takes_a_formula_whose_symbols_have_names_and_drops_the_network_
         ([], "Everyday commands:"),
         (["swep"], 'swep: no such command; did you mean "sweep"?'),
         (["sweep"], "CONFIG and --out missing; `jaxsens sweep --example` prints a config"),
+        (["theorem6"], "CONFIG and --out missing; configs/theorem6_quick.toml is a config"),
         (["measure", "--n", "many"], "--n: 'many' is not a whole number"),
         (["measure", "--seed", "1.5"], "--seed: '1.5' is not a whole number"),
     ],
