@@ -73,6 +73,12 @@ def test_the_last_shard_writes_the_report_and_the_others_say_what_is_missing(
     assert (out / "report.html").exists()
 
 
+def test_a_shard_beyond_the_points_says_so_and_fails_nothing(config, tmp_path, capsys):
+    code, _, log = run(capsys, "sweep", config, "--out", tmp_path / "out", "--only", "n=4", "--shard", "4/9")
+    assert (code, "could be" in log) == (0, False)
+    assert "shard 4/9 has no points; 0 of 12 points are done" in log
+
+
 def test_the_commands_that_a_sweep_tells_are_quoted(faked, undrawn, config, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     name = "$(touch x) 'y'"
@@ -136,6 +142,8 @@ def test_the_script_is_the_command(config, tmp_path):
         ("measure --model alphabet_size=2 --n 8 --save x.csv", "--save .parquet"),
         ("measure --model alphabet_size=2 --n 8 --save /dev/null/x.parquet", "/dev/null"),
         ("measure --model alphabet_size=2 --n 8 --config none.toml", "--config"),
+        (f"measure --n 8 --config {ROOT}/configs/theorem6_hour.toml", "model [model]"),
+        ("measure --n 8 --config number.toml --variant own", "variant [[variant]]"),
         ("measur --n 8", "measur measure"),
         ("measure --model construction=parity width=4 --n 8", "--model width"),
         ("measure --model formula=Q_1 --n 8", "--model alphabet"),
@@ -156,6 +164,7 @@ def test_the_script_is_the_command(config, tmp_path):
 )
 def test_bad_input_is_one_message_on_stderr_and_exit_code_2(line, names, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
+    Path("number.toml").write_text("variant = 3\n")
     assert refused(capsys, names, *shlex.split(line)).startswith("jaxsens: ")
 
 
@@ -289,6 +298,7 @@ def test_measure_takes_a_formula_whose_symbols_have_names_and_drops_the_network_
         ([], "Everyday commands:"),
         (["swep"], 'swep: no such command; did you mean "sweep"?'),
         (["sweep"], "CONFIG and --out missing; `jaxsens sweep --example` prints a config"),
+        (["theorem6"], "CONFIG and --out missing; configs/theorem6_quick.toml is a config"),
         (["measure", "--n", "many"], "--n: 'many' is not a whole number"),
         (["measure", "--seed", "1.5"], "--seed: '1.5' is not a whole number"),
     ],

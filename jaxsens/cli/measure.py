@@ -188,7 +188,8 @@ class MeasuringOptions:
     Attributes:
         seed: The seed for the weights and the random inputs; also for samples and estimates whose own is not given.
         flips: What is flipped, and by what. A number or ids stand for substitute.
-        measure: What is measured of the change in the output.
+        measure: What is measured of the change in the output. A token is an id (token=7) or a text (token=cat); quotes
+            make digits a text: token='"1984"'.
         engine: The engine to measure with; auto chooses an exact one, and first-order estimates.
         placement: In which batches and within which memory: batch_size and memory_budget, in bytes.
     """
@@ -353,7 +354,7 @@ def _source(request: InputOptions, problems: Problems) -> ModelSource | None:
     """The model with random, constructed or trained weights; None after adding the errors."""
     from jaxsens.cli.single import model_source
 
-    table = shared.fields_of(request.model or (), problems, "--model", ("alphabet",))
+    table = shared.fields_of(request.model or (), problems, "--model")
     if table is None:
         return None
     if request.checkpoint is not None:

@@ -47,6 +47,15 @@ class Tpu:
     kubernetes: str
     slices: dict[str, str]
 
+    def __post_init__(self) -> None:
+        size = r"[1-9]\d{0,5}"
+        each = [
+            re.fullmatch(rf"{size}={size}(x{size})*", "=".join(one), re.ASCII) for one in self.slices.items()
+        ]
+        if not each or not all(each):
+            remedy = 'topologies such as "2x4" by numbers such as "8"'
+            raise InputError.of("slices", self.slices, remedy, subject="Tpu")
+
 
 @config
 class Device:
@@ -66,7 +75,7 @@ class Device:
     platform: Literal["gpu", "tpu"]
     description: str
     memory: Positive
-    bandwidth: Rate
+    bandwidth: Annotated[float, Field(gt=0)]
     float32: Rate
     float64: Rate
     tpu: Tpu | None = None
@@ -98,7 +107,7 @@ def target_called(name: str) -> Target:
     The number after a TPU's name is that of its slice, as Google Cloud counts: v5p-8 has four chips. Raises InputError,
     naming all errors, for a device that is not known, a file with errors, or a slice that there is none of.
     """
-    match = re.fullmatch(r"(?P<device>.+?)(?:[x-](?P<number>\d+))?", name)
+    match = re.fullmatch(r"(?P<device>.+?)(?:[x-](?P<number>[0-9]{1,9}))?", name)
     word, number = (match["device"], match["number"]) if match else (name, None)
     if not word.endswith(".toml") and word not in DEVICES:
         remedy = (
@@ -110,7 +119,7 @@ def target_called(name: str) -> Target:
     with collecting(word) as problems:
         device: Any = read_table(Device, table, "", problems)
     if device.tpu is None:
-        if number == "0":
+        if not int(number or 1):
             raise InputError.of("--on", name, "at least one device")
         return Target(name, device, int(number or 1))
     slices = device.tpu.slices
@@ -331,12 +340,13 @@ def plan(
         plan = planned(select(sweep.points, only), target, sweep.placement.memory_budget)
     for part in _report(plan):
         console.print(part, highlight=False, markup=False)
+    code = int(bool(plan.unmeasurable) or any(row.refusal for row in plan.rows))
     if write is not None:
         words = [word for value in only for word in ("--only", value)]
         words += ["--allow-code"] * allow_code
         text = job_file(plan, write.suffix, config, words)
-        return write_output("--write", write, lambda: write_text(write, text), text)
-    return int(bool(plan.unmeasurable) or any(row.refusal for row in plan.rows))
+        return write_output("--write", write, lambda: write_text(write, text), text) or code
+    return code
 
 
 _COLUMNS: dict[str, tuple[int, Callable[[PlannedPoints], object]]] = {

@@ -137,11 +137,8 @@ def of_words(base: Any, texts: Sequence[str], problems: Problems, name: str) -> 
     return read(base, kind if shorthand is None else {**shorthand, **table}, problems, name, file=True)
 
 
-def fields_of(
-    texts: Sequence[str], problems: Problems, name: str, symbols: Sequence[str] = ()
-) -> dict[str, Any] | None:
-    """Returns the table that words such as ("k=8", "sample=1000") describe; None after adding errors. A field of
-    `symbols` names symbols: 10 is the symbols 1 and 0, and no number."""
+def fields_of(texts: Sequence[str], problems: Problems, name: str) -> dict[str, Any] | None:
+    """Returns the table that words such as ("k=8", "sample=1000") describe; None after adding errors."""
     own, table = Problems(), dict[str, Any]()
     for word in texts:
         field, equals, text = word.partition("=")
@@ -149,22 +146,29 @@ def fields_of(
             remedy = "field=value, with a value as in TOML; several are joined by commas, as in positions=0,5"
             own.add(name, word, remedy)
         elif field in table:
-            own.add((name, field), value_of(text), "once")
+            own.add((name, field), value_of(text, field), "once")
         else:
-            value = value_of(text)
-            table[field] = text if field in symbols and not isinstance(value, str | list) else value
+            table[field] = value_of(text, field)
     problems.include(own)
     return None if own else table
 
 
-def value_of(text: str) -> Any:
-    """Returns the value that a text means: a TOML value, a list of values joined by commas, or the text itself."""
+def value_of(text: str, field: str = "") -> Any:
+    """Returns the value that a text means: a TOML value, a list of values joined by commas, or the text itself.
+
+    A formula is always the text itself, and a token is unless it is digits, an id, or in quotes. The alphabet 10 is the
+    symbols 1 and 0.
+    """
+    spoken = re.fullmatch(r"""[0-9]+|".*"|'.*'""", text, re.DOTALL)
+    if field == "formula" or (field in ("token", "against") and not spoken):
+        return text
     try:
         table = tomllib.loads(f"value = {text}")
     except ValueError:
         table = {}
-    if table.keys() == {"value"} and not isinstance(table["value"], date | time):
-        return table["value"]
+    value = table.get("value")
+    if len(table) == 1 and not isinstance(value, date | time):
+        return text if field == "alphabet" and not isinstance(value, str | list) else value
     if "," in text and text[:1] not in tuple("\"'[{"):
         return [value_of(part) for part in text.removesuffix(",").split(",")]
     return text

@@ -45,6 +45,10 @@ def model_source(config: Path | None, variant: str | None, options: Mapping[str,
     for key in raw:
         if key not in known_keys:
             problems.note((key,), f"unknown key{did_you_mean(key, known_keys)}")
+    for key, kind, remedy in (("model", dict, "a table, [model]"), ("variant", list, "tables, [[variant]]")):
+        if not isinstance(raw.get(key, kind()), kind):
+            problems.add(key, raw[key], remedy)
+            problems.raise_if_any()
     table = raw.get("model", {})
     made = next((key for key in naming() if key in options), None)
     fixed = "" if made is None else source_kind(made).fixed

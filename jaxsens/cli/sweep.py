@@ -65,13 +65,15 @@ class MeasuredOptions:
     width: Width = "page"
     quiet: shared.Flag = False
 
+    example_config = "configs/theorem6_quick.toml is a config"
+
     @property
     def places(self) -> tuple[Path, Path]:
         """The config and the output directory."""
         if self.config is None or self.out is None:
             values = {"CONFIG": self.config, "--out": self.out}
             missing = " and ".join(name for name, value in values.items() if value is None)
-            raise InputError(f"{missing} missing; `jaxsens sweep --example` prints a config of a sweep")
+            raise InputError(f"{missing} missing; {self.example_config}")
         return self.config, self.out
 
 
@@ -100,6 +102,8 @@ class SweepOptions(MeasuredOptions):
     processes: Annotated[shared.Count, shared.default("found by JAX")] = None
     process: Annotated[shared.Count, shared.default("found by JAX")] = None
     share_above: Annotated[shared.Number, shared.default(f"{_SHARE_ABOVE}", "SECONDS")] = _SHARE_ABOVE
+
+    example_config = "`jaxsens sweep --example` prints a config of a sweep"
 
     @property
     def in_job(self) -> bool:
@@ -171,11 +175,14 @@ def finish(sweep: Sweep, outcomes: Sequence[Outcome], options: MeasuredOptions) 
     """
     from jaxsens.cli.status import counts_text
     from jaxsens.core.sweeps.job import why_unwritable
+    from jaxsens.core.sweeps.points import select
 
     (_, out), quiet = options.places, options.quiet
     console, progress, counts = Console(stderr=True), Console(stderr=True, quiet=quiet), sweep.stored(out)
     done, ended = counts_text(counts), shared.say_end(console, outcomes, counts_text(counts))
-    if not ended and counts["points"][0] == 0:
+    if not ended and not select(sweep.points, options.only, options.shard):
+        print_text(progress, f"shard {options.shard} has no points; {done}")
+    elif not ended and counts["points"][0] == 0:
         print_text(console, "no point could be measured")
     elif not ended and options.shard is not None and any(stored < of for stored, of in counts.values()):
         print_text(progress, f"{done}; `{shlex.join(['jaxsens', 'report', str(out)])}` plots them")

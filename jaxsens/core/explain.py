@@ -19,7 +19,7 @@ from jaxsens.core.choose import PlannedRun, choose, of_process
 from jaxsens.core.engines.engine import EngineChoice
 from jaxsens.core.engines.options import AskedEngine
 from jaxsens.core.engines.request import Request
-from jaxsens.core.flips.flips import Flips, Substitute
+from jaxsens.core.flips.flips import Flips
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.adapters import Model, as_inputs, as_model, encoded
 
@@ -112,12 +112,11 @@ def planned_run(model: Any, n: Any, request: Request, platform: Platform | None 
             check_fits("n", n, needed, "the list of its flips", _SHORTER, problems)
     flips = selection.kind
     # Of symbols that are named nobody knows which stand in an input of a length.
-    of_alphabet = isinstance(flips, Substitute) and not isinstance(flips.symbols, tuple)
-    count = selection.number(own=not is_length or (of_alphabet and flips.groups is None))
+    count = selection.number(own=not is_length or (flips.of_alphabet and flips.groups is None))
     with numerics(model.dtype):
         model, shape, _ = traced_model(model, n, measure)
         # An unknown threshold costs as much as any other.
-        measure = measure.prepared(lambda: np.zeros((1, int(np.prod(shape)))), model.outputs, eps=0.0)
+        measure = measure.prepared(lambda: np.zeros((2, int(np.prod(shape)))), model.outputs, eps=0.0)
         engine = of_process(model, engine, flips, measure, n, counts=False)
         return choose(model, engine, flips, measure, n, count=count, platform=platform)
 

@@ -143,6 +143,11 @@ class Flips(Option, abc.ABC):
         return None
 
     @property
+    def of_alphabet(self) -> bool:
+        """Whether a position that is flipped gets every other symbol of an alphabet."""
+        return isinstance(self, Substitute) and not isinstance(self.symbols, tuple)
+
+    @property
     def plain(self) -> bool:
         """Whether each flip replaces one symbol, which every engine measures."""
         return self.rewrite is replaced and self.groups is None

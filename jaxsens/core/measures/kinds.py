@@ -197,6 +197,9 @@ class Decision(Distance):
             return self
         rows = outputs()
         self.check(rows.shape[1], designated)
+        if len(rows) < 2:
+            remedy = "needs at least 2 inputs: that of one is its own output; give more, or a number"
+            raise InputError.of("measure.threshold", self.threshold, remedy)
         k = (self.coordinates(designated) or (0,))[0]
         return dataclasses.replace(self, threshold=balancing_threshold(rows[:, k], eps))
 

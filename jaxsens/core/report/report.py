@@ -131,18 +131,21 @@ def _introduction(data: SweepData, flips: str, distances: Distances | None) -> l
 
 def _about_estimates(data: SweepData) -> str:
     estimates = [point.estimated or {} for point in data.estimated]
-    ranks = [
-        rank for one in estimates if (rank := one["rank_correlation"]) is not None and not math.isnan(rank)
-    ]
+
+    def known(name: str) -> list[float]:
+        values = (one[name] for one in estimates)
+        return [value for value in values if value is not None and not math.isnan(value)]
+
+    ranks, largest = known("rank_correlation"), known("largest_error")
     return text(
         "estimates",
         points=len(estimates),
         all=len(data.metadata),
         flips=f"{sum(point.flips for point in data.estimated):,}",
         measured=f"{sum(int(one['measured'] or 0) for one in estimates):,}",
-        error=max(one["median_error"] or 0 for one in estimates),
-        largest=max(one["largest_error"] or 0 for one in estimates),
-        rank=min(ranks, default=math.nan),
+        error=max(known("median_error"), default=math.nan),
+        rank=text("estimates-rank", rank=min(ranks)) if ranks else "",
+        largest=f" {text('estimates-largest', largest=max(largest))}" if largest else "",
     )
 
 

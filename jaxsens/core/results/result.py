@@ -21,7 +21,6 @@ from jaxsens.core.base.inputs import UNPAIRED, checked_number, choice, is_real, 
 from jaxsens.core.base.sealed import decoded
 from jaxsens.core.base.strict import typed_arguments
 from jaxsens.core.engines.request import Request
-from jaxsens.core.flips.flips import Substitute
 from jaxsens.core.models.adapters import Model, as_inputs
 from jaxsens.core.results.measured import COLUMNS, MeasuredFlips, as_text, ceiling, strings_of
 from jaxsens.core.results.picture import By, ResultView, page, view_of
@@ -193,7 +192,8 @@ class FlipSensitivity(MeasuredFlips):
         al. (2023) compare between lengths. With more symbols a position has several flips, and it may exceed 1.
 
         Raises:
-            InputError: as `sensitive_flips` does; for flips of groups; and for a sample of flips to chosen symbols.
+            InputError: as `sensitive_flips` does; for flips of groups; and for a sample of flips other than to every
+                symbol of an alphabet.
         """
         name = "average_sensitivity_per_position"
         self._check_decisions(name)
@@ -202,13 +202,13 @@ class FlipSensitivity(MeasuredFlips):
             raise InputError(f"{name}: flips of groups are not flips of positions; use to_pandas()")
         if self.exhaustive:
             flipped = len(np.unique(self.inputs.astype(np.int64) * self.n + self.positions))
-        elif isinstance(flips, Substitute) and (flips.symbols is None or isinstance(flips.symbols, int)):
+        elif flips.of_alphabet:
             # Flips to an alphabet are made at symbols of that alphabet only, and insert each of the others.
             flipped = self.population // (len(self.alphabet) - 1)
         else:
             raise InputError(
-                f"{name}: a sample of flips to chosen symbols does not say how many positions have flips; measure all "
-                "flips"
+                f"{name}: a sample of flips other than to every symbol of an alphabet does not say how many positions "
+                "have flips; measure all flips"
             )
         return self.mean * self.population / flipped
 

@@ -56,6 +56,7 @@ from jaxsens.core.sweeps.inputs import (
 from jaxsens.core.sweeps.points import (
     EXTREMES,
     OF_DECISIONS,
+    PER_POSITION,
     STATISTICS,
     Measurement,
     PointMetadata,
@@ -379,7 +380,7 @@ def check_variant(
 
 
 def _check_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
-    """Notes a statistic of decisions of anything else, and a median of one input."""
+    """Notes a statistic of decisions that the flips do not give, and a median of one input."""
     measure, inputs = sound.get("measure"), sound.get("inputs")
     if measure is None:
         return
@@ -393,6 +394,11 @@ def _check_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
             problems.add("statistics", name, remedy)
         elif sampled and name in EXTREMES:
             problems.add("statistics", name, "it needs every flip of an input: leave it out, or the sample")
+        elif name == PER_POSITION and (flips.groups is not None or (sampled and not flips.of_alphabet)):
+            remedy = (
+                "these flips do not say how many positions have any: leave it out, or groups and the sample"
+            )
+            problems.add("statistics", name, remedy)
 
 
 def check_points(models: int, lengths: Sequence[int], seeds: Sequence[int], problems: Problems) -> None:

@@ -68,8 +68,6 @@ Status = Literal["exact", "estimated", "lower bound", "upper bound", "at most"]
 """What a statistic of a point is to the statistic of all its flips. "at most": the rounding of flips that are not
 resolved may decide it, and the number is what it is at most."""
 
-_LARGEST, _SMALLEST = ("max", "q100"), ("min", "q0")
-
 _QUANTILE = re.compile(r"q(\d{1,2}(?:\.\d+)?|100)")
 _NAMED = {"mean": np.mean, "max": np.max, "min": np.min, "median": partial(np.quantile, q=0.5)}
 
@@ -293,10 +291,9 @@ class PointMetadata:
         if statistic in self.at_most:
             return "at most"
         drawn = self.flips < self.population
-        if drawn and statistic in _LARGEST:
-            return "lower bound"
-        if drawn and statistic in _SMALLEST:
-            return "upper bound"
+        share = {"min": 0.0, "max": 1.0}.get(statistic, _share(statistic))
+        if drawn and share in (0, 1):
+            return "lower bound" if share else "upper bound"
         return "estimated" if drawn or self.estimated is not None else "exact"
 
     def summary(self) -> str:
@@ -394,7 +391,7 @@ def _one_of_equals(text: str) -> dict[str, Any]:
 def is_statistic(name: str) -> bool:
     """Whether `name` is a statistic: mean, max, min, median, one of decisions, or qP for the P % quantile,
     0 <= P <= 100."""
-    return name in (*_NAMED, *OF_DECISIONS) or _QUANTILE.fullmatch(name) is not None
+    return name in (*_NAMED, *OF_DECISIONS) or _share(name) is not None
 
 
 def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
@@ -407,10 +404,15 @@ def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
     values = np.asarray(norms, dtype=np.float64)
     if name in _NAMED:
         return float(_NAMED[name](values))
-    match = _QUANTILE.fullmatch(name)
-    if match is None:
+    if (share := _share(name)) is None:
         raise ValueError(f"statistic = {name!r}: {STATISTICS}")
-    return float(np.quantile(values, float(match[1]) / 100))
+    return float(np.quantile(values, share))
+
+
+def _share(name: str) -> float | None:
+    """The P / 100 of the statistic qP; None for another."""
+    match = _QUANTILE.fullmatch(name)
+    return None if match is None else float(match[1]) / 100
 
 
 def statistics_of(result: FlipSensitivity, names: Iterable[str]) -> dict[str, float]:
@@ -457,20 +459,26 @@ def select(points: Sequence[Point], only: Sequence[str] = (), shard: str | None 
         shard: "K/M" takes, of the points in this order, those whose number is K modulo M, 0 <= K < M.
 
     Raises:
-        InputError: if a condition cannot be read, or names what the sweep does not have.
+        InputError: if a condition cannot be read or names what the sweep does not have, or if no point meets them all.
     """
-    problems = Problems("sweep")
+    problems = Problems()
     # Sorting is stable: points of one n and seed keep the config's order of variants.
     chosen = sorted(points, key=lambda point: (point.n, point.seed))
+    present = {
+        key: dict.fromkeys(str(getattr(one, key)) for one in points) for key in ("variant", "n", "seed")
+    }
     for condition in only:
         field, _, values = condition.partition("=")
-        if field not in ("variant", "n", "seed"):
+        if field not in present:
             problems.add("--only", condition, "variant=NAME, n=LENGTH or seed=SEED")
             continue
-        present, named = dict.fromkeys(str(getattr(point, field)) for point in points), values.split(",")
-        if not set(named) <= present.keys():
-            problems.add("--only", condition, f"{field} is one of {', '.join(present)}")
+        named = values.split(",")
+        if not set(named) <= present[field].keys():
+            problems.add("--only", condition, f"{field} is one of {', '.join(present[field])}")
         chosen = [point for point in chosen if str(getattr(point, field)) in named]
+    if only and not chosen and not problems:
+        there = " ".join(f"{name}={','.join(values)}" for name, values in present.items())
+        problems.add("--only", " ".join(only), f"no point meets all of these; there are {there}")
     match = re.fullmatch(r"(\d+)/(\d+)", "0/1" if shard is None else shard)
     index, count = map(int, match.groups()) if match else (0, 0)
     if index >= count:

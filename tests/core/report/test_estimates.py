@@ -103,6 +103,14 @@ def test_the_report_says_how_good_the_estimates_are():
     assert data.points.iloc[0, -7:].isna().all()
     assert data.points.iloc[-1, -7:].tolist() == [64, 0.1, 0.2, 0.07, 0.11, 0.93, 0.09]
     assert "of the largest estimates of a point, all of which were measured, is 0.11 at most" in caveat
+    # Of verify = 1 flip there is no correlation, and there are no largest estimates.
+    alone = known | {"largest_error": math.nan, "rank_correlation": math.nan}
+    for without in (range(1), range(3, 4), range(4)):
+        each = [alone if k in without else known for k in range(4)]
+        some = [dataclasses.replace(data.estimated[k], estimated=one) for k, one in enumerate(each)]
+        (caveat,) = build_report(dataclasses.replace(data, metadata=tuple(some))).sections[0].paragraphs
+        assert "nan" not in caveat
+        assert (" 0.11 at most" in caveat, " 0.93 at least" in caveat) == (len(without) < 4,) * 2
 
 
 FLOOR = 2e-3

@@ -381,7 +381,7 @@ def test_what_a_result_does_not_say_is_refused_by_name():
         (norms, "average_sensitivity_per_position", of_norms),
         (drawn, "sensitivity_distribution", needs_all),
         (drawn, "influences", needs_all),
-        (chosen, "average_sensitivity_per_position", "a sample of flips to chosen symbols does not say"),
+        (chosen, "average_sensitivity_per_position", "a sample of flips other than to every symbol"),
         (groups, "influences", "flips of groups"),
     ):
         with pytest.raises(InputError, match=f"{name}: .*{why}"):
@@ -431,3 +431,8 @@ def test_a_threshold_is_of_the_decision_of_one_output():
     refused("threshold", Decision, float("nan"))
     model = jaxsens.Transformer(CONFIGS[1], seed=0)
     refused("measure.threshold", flip_sensitivity, model, [0, 1, 3], measure=Decision(threshold=0.5))
+    one = Decision("median", outputs=[0])
+    assert "at least 2 inputs" in refused(
+        "measure.threshold", flip_sensitivity, model, [0, 1, 3], measure=one
+    )
+    assert jaxsens.explain(model, 3, measure=one).flips == 4  # the inputs are not known there

@@ -4,6 +4,7 @@ with the same words."""
 from __future__ import annotations
 
 import dataclasses
+import re
 import tomllib
 from typing import Any
 
@@ -35,14 +36,14 @@ VALUES: dict[str, tuple[str, str]] = {
     "groups": ("[[3,4],[0]]", "[[3],[3]]"),
     "outputs": OUTPUTS,
     "threshold": ("0.5", "high"),
-    "token": (" cat", "-1"),
+    "token": (" cat", ""),
     "name": (" cat", "7"),
     "sketch": OPTIONAL,
     "verify": COUNT,
     "batch_size": OPTIONAL,
     "memory_budget": ("1000", "[1]"),
     "calls": OPTIONAL,
-    "against": ("3", "-1"),
+    "against": ("3", ""),
     "against_name": ("b", "[1]"),
 }
 """For every field a right value and a wrong one, as they are written on a command line."""
@@ -73,14 +74,16 @@ def given(kind: str, name: str, text: str, fields: Any) -> dict[str, str]:
 def in_python(made: Any, fields: dict[str, str]) -> Any:
     """The object, or the errors, of a call."""
     try:
-        return made(**{name: value_of(text) for name, text in fields.items()})
+        return made(**{name: value_of(text, name) for name, text in fields.items()})
     except InputError as error:
         return [*error.problems]
 
 
 def in_toml(question: str, kind: str, fields: dict[str, str]) -> Any:
     """The object, or the errors, of a `[measure]` table."""
-    written = ", ".join(f"{name} = {value_of(text)!r}" for name, text in fields.items()).replace("'", '"')
+    written = ", ".join(f"{name} = {value_of(text, name)!r}" for name, text in fields.items()).replace(
+        "'", '"'
+    )
     table = tomllib.loads(f'{question} = {{ kind = "{kind}", {written} }}')
     problems = Problems("config")
     found = read_fields(Measurement, table, "measure", problems)
@@ -147,10 +150,27 @@ def test_a_field_of_the_placement_is_one_thing_too(name):
         ('"7"', "7"),
         ("", ""),
         ("1\nother = 2", "1\nother = 2"),
+        ("token= cat", " cat"),
+        ("token=7", 7),
+        ("token= 7", " 7"),
+        ("against= true", " true"),
+        ("token= inf", " inf"),
+        ("token=-1", "-1"),
+        ("token=,", ","),
+        ("token='1984'", "1984"),
+        ('against="1984"', "1984"),
+        ('token="', '"'),
+        ("token='\"a\"'", '"a"'),
+        ("formula=odd(#L[Q_1]) & mod(0, 2)", "odd(#L[Q_1]) & mod(0, 2)"),
+        ("formula=true", "true"),
+        ("alphabet=10", "10"),
+        ("alphabet=b,a", ["b", "a"]),
     ],
 )
 def test_what_a_word_of_the_command_line_means(text, value):
-    assert value_of(text) == value
+    field, _, own = text.partition("=") if re.match("[a-z]+=", text) else ("", "", text)
+    found = value_of(own, field)
+    assert (found, type(found)) == (value, type(value))
 
 
 def test_words_that_are_no_fields_are_named():

@@ -19,6 +19,7 @@ from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import (
     AVERAGE_SENSITIVITY,
     OF_DECISIONS,
+    PER_POSITION,
     Measurement,
     is_statistic,
     of_estimates,
@@ -337,6 +338,27 @@ def test_what_a_sweep_of_decisions_cannot_give_is_refused():
     assert sweep_of(
         'measure = { kind = "decision", threshold = 0.5, outputs = [1] }', DECIDED
     ).measure.measure == (Decision(0.5, outputs=(1,)))
+
+
+@pytest.mark.parametrize(
+    ("flips", "sound"),
+    [
+        ('"substitute", sample = 3', True),
+        ('"substitute", symbols = 2, sample = 3', True),
+        ('"substitute", symbols = [0, 1]', True),
+        ('"substitute", symbols = [0, 1], sample = 3', False),
+        ('"substitute", groups = [[0, 1]]', False),
+        ('"delete"', True),
+        ('"delete", sample = 3', False),
+    ],
+)
+def test_flips_that_do_not_say_how_many_positions_they_are_of_are_refused_with_the_config(flips, sound):
+    measure = f'measure = "decision"\nflips = {{ kind = {flips} }}'
+    text = ONE_OUTPUT.replace(", ".join(f'"{name}"' for name in OF_DECISIONS), f'"{PER_POSITION}"')
+    if sound:
+        assert sweep_of(measure, text).statistics == ("mean", "max", PER_POSITION)
+    else:
+        refused("statistics", sweep_of, measure, text)
 
 
 def test_the_balancing_threshold_splits_outputs_as_evenly_as_it_can():

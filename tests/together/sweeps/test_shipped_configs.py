@@ -237,6 +237,9 @@ def test_what_does_not_fit_is_said_and_is_exit_code_1(config, capsys):
     config.write_text(CONFIG + "[placement]\nmemory_budget = 100\n", "utf-8")
     assert main(["plan", str(config), "--on", "h100"]) == 1
     assert "memory_budget = 100 bytes" in capsys.readouterr().out
+    job = config.with_suffix(".yaml")
+    assert main(["plan", str(config), "--on", "h100", "--write", str(job)]) == 1
+    assert job.is_file()
 
 
 @pytest.mark.parametrize(
@@ -287,6 +290,8 @@ def test_a_device_that_is_not_known_is_refused_with_those_that_are():
     assert 'did you mean "h100"' in refused("--on", target_called, "h10")
     assert "4, 8, 16" in refused("--on", target_called, "v6e-7")
     refused("--on", target_called, "h100x0")
+    refused("--on", target_called, "h100x00")
+    refused("--on", target_called, f"h100x{'9' * 5000}")
     refused("", target_called, "missing.toml")
 
 
@@ -297,5 +302,12 @@ def test_ones_own_device_is_read_from_a_file_and_all_its_errors_are_told(tmp_pat
     assert (target.count, target.device.float64) == (2, 2.5e11)
     path.write_text(OWN.replace("bandwidth", "bandwith").replace("8e12", '"8e12"'), "utf-8")
     refused("bandwidth bandwith float32", target_called, str(path))
+    path.write_text(OWN.replace("3e11", "0.0"), "utf-8")
+    refused("bandwidth", target_called, str(path))
     path.write_text(OWN.replace('"gpu"', '"tpu"'), "utf-8")
     refused("platform", target_called, str(path))
+    for slices in ('{"a" = "2x2"}', "{}", '{"4" = "2by2"}', '{"4" = "0x2"}'):
+        path.write_text(
+            path.read_text("utf-8").partition("[tpu]")[0] + f'[tpu]\nkubernetes = "x"\nslices = {slices}\n'
+        )
+        refused("tpu.slices", target_called, str(path))
