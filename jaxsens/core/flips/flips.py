@@ -145,7 +145,7 @@ class Flips(Option, abc.ABC):
     @property
     def of_alphabet(self) -> bool:
         """Whether a position that is flipped gets every other symbol of an alphabet."""
-        return isinstance(self, Substitute) and not isinstance(self.symbols, tuple)
+        return False
 
     @property
     def plain(self) -> bool:
@@ -235,6 +235,10 @@ class Substitute(Flips):
         ids = self.symbols if isinstance(self.symbols, tuple) else None
         size = self.symbols if isinstance(self.symbols, int) else None
         return _of_alphabet(ids, size, model, problems)
+
+    @property
+    def of_alphabet(self) -> bool:
+        return not isinstance(self.symbols, tuple)
 
     def _size(self, model: Model) -> int | None:
         size = model.alphabet_size if self.symbols is None else self.symbols

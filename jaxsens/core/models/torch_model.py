@@ -35,11 +35,13 @@ class TorchModel:
         module: the module, in eval mode.
         output: the name or index of the output to measure; None if it is the only one.
         kinds: the shape and dtype of the output by the length of the input, for the lengths tried so far.
+        roundings: the eps of the tensors that it returned so far.
     """
 
     module: Any
     output: str | int | None = None
     kinds: dict[int, jax.ShapeDtypeStruct] = field(default_factory=dict, compare=False, repr=False)
+    roundings: set[float] = field(default_factory=set, compare=False, repr=False)
 
     def __call__(self, tokens: Any) -> Any:
         """Returns the module's output on one input (n,), or on several (..., n), without PyTorch's batch axis.
@@ -77,6 +79,14 @@ class TorchModel:
         """ "float64" if any parameter or buffer is float64, otherwise "float32"."""
         kinds = {str(part.dtype) for part in _tensors(self.module).values()}
         return "float64" if "torch.float64" in kinds else "float32"
+
+    @property
+    def eps(self) -> float:
+        """The largest eps of its parameters, buffers and outputs: it may round to 16 bits what is measured in 32."""
+        import torch  # pyright: ignore[reportMissingImports]
+
+        parts = (part.dtype for part in _tensors(self.module).values() if part.is_floating_point())
+        return max([*(torch.finfo(dtype).eps for dtype in parts), *self.roundings, 0.0])
 
     @property
     def vocabulary_size(self) -> int | None:
@@ -171,7 +181,9 @@ class TorchModel:
                 f"{tuple(batch.shape)}, raised {type(error).__name__}: {message}. Give ids in its vocabulary and "
                 "inputs that are no longer than it reads; a module that takes other arguments needs a module around it",
             ) from error
-        outputs = as_numpy(_tensor(output, self.output, self.name))
+        tensor = _tensor(output, self.output, self.name)
+        self.roundings.add(torch.finfo(tensor.dtype).eps)
+        outputs = as_numpy(tensor)
         if outputs.ndim == 0 or outputs.shape[0] != len(batch):
             raise InputError.note(
                 "model",
@@ -195,7 +207,7 @@ def from_torch(module: Any, *, output: str | int | None = None) -> TorchModel:
     module needs for one batch, because calls take turns, each on all of PyTorch's threads (`torch.set_num_threads`).
 
     The arithmetic is the module's: float64 modules are measured in float64; outputs in float16 or bfloat16 are
-    converted to float32, and changes below their rounding (1e-3 and 1e-2 of the output) are lost.
+    converted to float32. Flips whose change is below its rounding (1e-3 and 1e-2 of the output) are not `resolved`.
 
     Args:
         module: a `torch.nn.Module` in eval mode. For one that takes further arguments, write a module around it.

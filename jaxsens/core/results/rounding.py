@@ -222,7 +222,8 @@ def rounding_of(
     def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
         outputs = np.asarray(outputs, np.float64)
         sizes, off = np.abs(outputs), np.zeros(outputs.shape)
-        assumed, passes = HALF_UNIT * np.finfo(dtype).eps * sizes, passes_in(dtype)
+        eps = max(float(np.finfo(dtype).eps), 0.0 if model.torch is None else model.torch.eps)
+        assumed, passes = HALF_UNIT * eps * sizes, passes_in(dtype)
         if passes is None:
             return assumed
         program, of_passes, in_own_dtype = passes

@@ -142,6 +142,15 @@ def test_outputs_in_bfloat16_are_widened_exactly():
     np.testing.assert_array_equal(values, narrow(torch.tensor(TOKENS[None])).float().detach().numpy()[0])
 
 
+@pytest.mark.parametrize("wrap", [lambda rows: rows.to(torch.bfloat16), lambda rows: rows.half()])
+def test_flips_whose_change_is_below_the_rounding_of_16_bits_are_not_resolved(wrap):
+    with pytest.warns(jaxsens.PrecisionWarning):
+        result = measured(jaxsens.from_torch(Wrapped(lambda rows: 100 + wrap(100 + rows.mean(1))).eval()))
+    truth = measured(jaxsens.from_torch(Wrapped(lambda rows: 200 + rows.mean(1)).eval()))
+    assert np.all(np.abs(result.norms - truth.norms) <= result.resolution)
+    assert not result.resolved.all()
+
+
 def test_a_batch_is_one_call_and_threads_take_turns_without_waiting_for_each_other_forever():
     module = Mean().eval()
     result = measured(jaxsens.from_torch(module), readout="mean")
