@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int
 from pydantic import ConfigDict
 
+from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.strict import STRICT, OptionalPositive, field_names, read_fields
 from jaxsens.core.flips.flips import Neighbours
@@ -100,7 +101,12 @@ class PublishedSource(ModelSource):
     def weighting(self) -> Weighting:
         return self.model.layered.weighting
 
+    @property
+    def readout(self) -> int | str:
+        return self.model.layered.readout
+
     def check_length(self, n: int, problems: Problems) -> None:
+        super().check_length(n, problems)
         least, most = 1 - self.symbols.word_length(0), self.model.max_length
         if not least <= n <= most:
             problems.add("n", n, f"the model reads inputs of {least} to {most} symbols")
@@ -130,6 +136,8 @@ def _read_published(table: Mapping[str, Any], problems: Problems, folder: Path) 
     sound = read_fields(PublishedTable, table, (), problems)
     if sound.get("weighting") is not None:
         sound["weighting"] = read_weighting("weighting", sound["weighting"], problems)
+    if sound.get("readout") is not None:
+        inputs.config_readout("readout", sound["readout"], problems)
     if problems or "pretrained" not in sound:
         return None
     given = PublishedTable(**sound)

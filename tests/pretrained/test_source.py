@@ -142,6 +142,8 @@ def test_the_tokenizer_of_a_key_is_the_one_that_is_read(folder, monkeypatch, bes
         ('"bert"', '"bert"\nheat = 1', "model.heat"),
         ('"bert"', '"bert"\nlayers = 3', "model.layers"),
         ('"bert"', '"bert"\noutput = "labels"', "model.output"),
+        ('"bert"', '"bert"\nreadout = -1', "model.readout"),
+        ('"bert"', '"bert"\nreadout = 5', "lengths"),
         ('"temperature-log"', '"unbounded"', "variant.unbounded.model.positions"),
         ("lengths = [5, 6]", "lengths = [2, 60]", "lengths"),
         ("count = 2", 'texts = "none.txt"', "inputs.texts"),
