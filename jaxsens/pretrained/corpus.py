@@ -25,6 +25,7 @@ from jaxsens.core.base.files import lines_of, read_text_within
 from jaxsens.core.base.inputs import UNPAIRED, is_unicode
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.strict import typed_arguments
+from jaxsens.core.base.text import printable
 from jaxsens.core.engines.request import Request
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.models.adapters import Model, as_inputs, as_model, pieces_of
@@ -186,7 +187,7 @@ def corpus_picture(
         one.set_xlim(left=0)
         one.set_title(f"{headings[table[0].by]} (texts)")
         one.set_xlabel(f"mean size of change {unit}")
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(printable(title), parse_math=False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=form, dpi=200)
     pyplot.close(figure)
