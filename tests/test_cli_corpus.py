@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import jaxsens
 from jaxsens.cli import main
 from jaxsens.core.base.errors import Problems
 from jaxsens.pretrained import corpus as single
-from jaxsens.pretrained.corpus import read_texts
+from jaxsens.pretrained.corpus import CorpusRow, read_texts
 from tests.pretrained.folders import write_folder
 
 TEXTS = [("the cat sat", "a"), ("a dog slept on the mat", "b"), ("the cat slept", "a"), ("the cat sat", "b")]
@@ -99,6 +100,14 @@ def test_files_of_other_options_or_texts_are_not_taken(folder, capsys):
     assert (kept / "n=5.parquet").read_bytes() == before
     assert run(folder, "--save", folder / "texts.tsv") == 2
     assert "a directory name; this is a file" in capsys.readouterr().err
+
+
+def test_a_key_is_printed_as_it_stands_without_control_characters(capsys):
+    keys = ("[/b]", "[red]x", ":smile:", "a\x1b[2J")
+    table = [CorpusRow("label", key, 1, 1, 1.0, 0.1, 1.0, 0, 0, 0) for key in keys]
+    Console(width=100).print(single.printed(table, 9))
+    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if " 0.1 " in line]
+    assert printed == ["[/b]", "[red]x", ":smile:", r"a\x1b[2J"]
 
 
 def texts_of(path: Path, content: bytes) -> tuple[list[tuple[str, str, int]], list[str]]:

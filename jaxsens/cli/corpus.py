@@ -25,6 +25,7 @@ from jaxsens.cli.shared import (
 )
 from jaxsens.core.base.errors import Problems, collecting
 from jaxsens.core.base.files import check_ending, only_inside, write_bytes
+from jaxsens.core.base.text import print_text
 from jaxsens.core.measures import Measure
 
 
@@ -138,8 +139,7 @@ def _write(options: CorpusOptions, results: Any, tables: Any, title: str) -> int
         code = write_output("--html", options.html, partial(write_bytes, options.html, shown)) or code
     if not options.quiet:
         console = Console()
-        told = f"{title}; {sum(map(len, results))} flips, {measure.kind}"
-        console.print(told, highlight=False, markup=False)
+        print_text(console, f"{title}; {sum(map(len, results))} flips, {measure.kind}")
         for table in tables:
             console.print(printed(table, options.top))
     return code

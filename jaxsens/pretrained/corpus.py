@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
@@ -325,7 +326,8 @@ def printed(table: list[CorpusRow], top: int) -> Table:
         shown.add_column(column, justify="left" if column == "key" else "right")
     for row in frequent[: len(frequent) - more]:
         values = (getattr(row, column) for column in columns)
-        shown.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in values))
+        texts = (f"{value:.3g}" if isinstance(value, float) else str(value) for value in values)
+        shown.add_row(*(Text(printable(text)) for text in texts))
     return shown
 
 
