@@ -102,6 +102,13 @@ def test_files_of_other_options_or_texts_are_not_taken(folder, capsys):
     assert "a directory name; this is a file" in capsys.readouterr().err
 
 
+def test_a_file_that_is_no_result_is_named_with_its_remedy(folder, capsys):
+    (folder / "kept").mkdir()
+    (folder / "kept" / "n=5.parquet").write_bytes(b"PAR1")
+    assert run(folder, "--save", folder / "kept") == 2
+    assert "n=5.parquet is of no use: remove it" in capsys.readouterr().err
+
+
 def test_a_key_is_printed_as_it_stands_without_control_characters(capsys):
     keys = ("[/b]", "[red]x", ":smile:", "a\x1b[2J")
     table = [CorpusRow("label", key, 1, 1, 1.0, 0.1, 1.0, 0, 0, 0) for key in keys]
@@ -129,7 +136,7 @@ def texts_of(path: Path, content: bytes) -> tuple[list[tuple[str, str, int]], li
             ('say "so"', "1", 2), ('say "so"\tnow', "0", 3)]),
         ("a.txt", "one\u2028two\nthree\x0cfour\rfive\x85six\r\n\n  x \n", [
             ("one\u2028two", "", 1), ("three\x0cfour", "", 2), ("five\x85six", "", 3), ("  x ", "", 5)]),
-        ("a.jsonl", '{"text": "one\u2028two", "label": "x"}\n\n{"text": "y", "label": 1}\n{"text": "z"}', [
+        ("a.jsonl", '{"text": "one\u2028two", "label": "x "}\n\n{"text": "y", "label": 1}\n{"text": "z"}', [
             ("one\u2028two", "x", 1), ("y", "1", 3), ("z", "", 4)]),
     ],
 )  # fmt: skip

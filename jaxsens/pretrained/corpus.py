@@ -257,7 +257,11 @@ def measured_corpus(
         given = [texts[k].text for k in own]
         digest = "" if path is None else _digest(subject, n, [*asked, model.layered.output, ids, given])
         if path is not None and path.is_file():
-            result, kept = load_with_metadata(path)
+            try:
+                result, kept = load_with_metadata(path)
+            except InputError as error:
+                remedy = f"n={n}.parquet is of no use: remove it, or give another folder ({error})"
+                raise InputError.of("--save", str(save), remedy, subject="corpus") from error
             if kept.get("corpus") != digest:
                 remedy = f"n={n}.parquet is of other texts or options; remove it, or give another folder"
                 raise InputError.of("--save", str(save), remedy, subject="corpus")
@@ -397,8 +401,8 @@ def _entries(ending: str, text: str, problems: Problems) -> Iterator[LabelledTex
                 own, label = found.get("text"), found.get("label")
                 known = label is None or isinstance(label, str | int | float)
                 if isinstance(own, str) and own.strip() and known:  # a label may be a number
-                    label = label or "" if label is None or isinstance(label, str) else json.dumps(label)
-                    yield LabelledText(own, label, number)
+                    label = json.dumps(label) if isinstance(label, int | float) else label or ""
+                    yield LabelledText(own, label.strip(), number)
                 else:
                     why = "an object with the text under text, and its label, a text or a number, under label"
                     problems.note((), f"line {number}: {why}")
