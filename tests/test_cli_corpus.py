@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Console
@@ -107,6 +108,17 @@ def test_a_file_that_is_no_result_is_named_with_its_remedy(folder, capsys):
     (folder / "kept" / "n=5.parquet").write_bytes(b"PAR1")
     assert run(folder, "--save", folder / "kept") == 2
     assert "n=5.parquet is of no use: remove it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [((), "nothing was kept: --save DIR"), (("--save", "kept"), "goes on from anything that was kept")],
+)
+def test_a_command_that_is_stopped_says_what_was_kept(folder, monkeypatch, capsys, options, said):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(single, "flip_sensitivity", Mock(side_effect=KeyboardInterrupt))
+    assert run(folder, *options) == 130
+    assert said in capsys.readouterr().err
 
 
 def test_a_key_is_printed_as_it_stands_without_control_characters(capsys):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -94,10 +95,15 @@ def corpus(
         arguments |= place
         with collecting("corpus") as problems:
             single.check_flips(model, texts, words, arguments, problems)
-        with nullcontext() if options.save is None else only_inside(options.save):
-            results = single.measured_corpus(
-                model, texts, words, arguments, options.save, _told(options.quiet)
-            )
+        save, told = options.save, _told(options.quiet)
+        try:
+            with nullcontext() if save is None else only_inside(save):
+                results = single.measured_corpus(model, texts, words, arguments, save, told)
+        except KeyboardInterrupt:
+            if save is not None:
+                raise
+            print("jaxsens: stopped; nothing was kept: --save DIR keeps what is measured", file=sys.stderr)
+            return 128 + signal.SIGINT
     labels = single.labels_of(model, texts, results)
     return _write(options, results, single.tables_of(results, labels), f"{model.name}: {len(texts)} texts")
 
