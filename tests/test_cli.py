@@ -136,6 +136,8 @@ def test_the_script_is_the_command(config, tmp_path):
         ("measure --model alphabet_size --n 8", "--model field=value"),
         ("measure --model alphabet_size=2 --n 8 --save /proc/x.parquet", "/proc"),
         ("measure --model alphabet_size=2 --n 8 --quiet", "--quiet --save --html"),
+        ("measure --model alphabet_size=2 --n 8 --seed -3 --top -1", "--seed --top"),
+        ("corpus --pretrained nowhere --seed -3 --top -1", "--seed --top"),
         ("theorem6 none.toml --out /proc/x", "--out"),
         ("train none.toml --out /dev/null", "--out"),
         ("constructions --measure --out /dev/null", "--out"),
@@ -301,6 +303,8 @@ def test_measure_takes_a_formula_whose_symbols_have_names_and_drops_the_network_
         (["theorem6"], "CONFIG and --out missing; configs/theorem6_quick.toml is a config"),
         (["measure", "--n", "many"], "--n: 'many' is not a whole number"),
         (["measure", "--seed", "1.5"], "--seed: '1.5' is not a whole number"),
+        (["corpus", "--save", ""], "--save: an empty name; give a directory"),
+        (["serve", "--reports", ""], "--reports: an empty name; give a directory"),
     ],
 )
 def test_a_command_line_that_cannot_be_parsed_exits_with_2_and_names_the_option(arguments, message, capsys):

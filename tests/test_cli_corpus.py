@@ -7,14 +7,16 @@ import json
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from rich.console import Console
 
 import jaxsens
 from jaxsens.cli import main
 from jaxsens.core.base.errors import Problems
 from jaxsens.pretrained import corpus as single
-from jaxsens.pretrained.corpus import read_texts
+from jaxsens.pretrained.corpus import CorpusRow, read_texts
 from tests.pretrained.folders import write_folder
 
 TEXTS = [("the cat sat", "a"), ("a dog slept on the mat", "b"), ("the cat slept", "a"), ("the cat sat", "b")]
@@ -101,6 +103,32 @@ def test_files_of_other_options_or_texts_are_not_taken(folder, capsys):
     assert "a directory name; this is a file" in capsys.readouterr().err
 
 
+def test_a_file_that_is_no_result_is_named_with_its_remedy(folder, capsys):
+    (folder / "kept").mkdir()
+    (folder / "kept" / "n=5.parquet").write_bytes(b"PAR1")
+    assert run(folder, "--save", folder / "kept") == 2
+    assert "n=5.parquet is of no use: remove it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [((), "nothing was kept: --save DIR"), (("--save", "kept"), "goes on from anything that was kept")],
+)
+def test_a_command_that_is_stopped_says_what_was_kept(folder, monkeypatch, capsys, options, said):
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(single, "flip_sensitivity", Mock(side_effect=KeyboardInterrupt))
+    assert run(folder, *options) == 130
+    assert said in capsys.readouterr().err
+
+
+def test_a_key_is_printed_as_it_stands_without_control_characters(capsys):
+    keys = ("[/b]", "[red]x", ":smile:", "a\x1b[2J")
+    table = [CorpusRow("label", key, 1, 1, 1.0, 0.1, 1.0, 0, 0, 0) for key in keys]
+    Console(width=100).print(single.printed(table, 9))
+    printed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if " 0.1 " in line]
+    assert printed == ["[/b]", "[red]x", ":smile:", r"a\x1b[2J"]
+
+
 def texts_of(path: Path, content: bytes) -> tuple[list[tuple[str, str, int]], list[str]]:
     path.write_bytes(content)
     problems = Problems("")
@@ -120,7 +148,7 @@ def texts_of(path: Path, content: bytes) -> tuple[list[tuple[str, str, int]], li
             ('say "so"', "1", 2), ('say "so"\tnow', "0", 3)]),
         ("a.txt", "one\u2028two\nthree\x0cfour\rfive\x85six\r\n\n  x \n", [
             ("one\u2028two", "", 1), ("three\x0cfour", "", 2), ("five\x85six", "", 3), ("  x ", "", 5)]),
-        ("a.jsonl", '{"text": "one\u2028two", "label": "x"}\n\n{"text": "y", "label": 1}\n{"text": "z"}', [
+        ("a.jsonl", '{"text": "one\u2028two", "label": "x "}\n\n{"text": "y", "label": 1}\n{"text": "z"}', [
             ("one\u2028two", "x", 1), ("y", "1", 3), ("z", "", 4)]),
     ],
 )  # fmt: skip

@@ -9,14 +9,18 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from jaxsens import PrecisionWarning, load_result
-from jaxsens.cli import main
+from jaxsens.cli import main, single
 from jaxsens.core.sweeps import points as sweep_points
 from tests.commands import run
 from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity
+from tests.made_results import made
 from tests.pretrained.folders import write_folder
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -88,6 +92,27 @@ def test_a_warning_is_a_line_of_the_command_without_its_source(monkeypatch, conf
         assert main(["report", str(tmp_path)]) == 2
     err = capsys.readouterr().err
     assert err == f"jaxsens: warning: too few digits\njaxsens: {tmp_path}: No such file\n"
+
+
+NAME = "[/b]:smile:\x1b[2J"
+PRINTED = r"[/b]:smile:\x1b[2J"
+
+
+def test_names_and_texts_are_printed_as_they_stand_without_control_characters(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    tokens = np.zeros((1, 2), np.int32)
+    result = made([1.0, 0.5], tokens=tokens, names={0: NAME, 1: NAME}, versions={"device": "cpu"})
+    source = SimpleNamespace(names=(NAME, NAME), training=None, expanded={})
+    single.summary_of_words(result, cast(Any, source), 1).print()
+    assert capsys.readouterr().out.count(PRINTED) == 2
+    told = dict.fromkeys(("description", "name", "family", "folder"), NAME)
+    model = SimpleNamespace(**told, labels=(), tokens=list)
+    summary = single.summary_of_text(result, model, "", 1)
+    summary.print()
+    printed = capsys.readouterr().out
+    assert printed.count(PRINTED) == 4  # what the model is, a token, the one after it, and what replaces it
+    assert "\x1b" not in printed
+    assert summary.flips[0]["replacement"] == NAME
 
 
 @pytest.fixture

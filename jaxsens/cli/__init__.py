@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None, *, own_process: bool = False) -
             code = _main(arguments)
         except KeyboardInterrupt:
             code = 128 + (request.number or signal.SIGINT)
-            print("jaxsens: stopped; run the same command again to continue", file=sys.stderr)
+            print("jaxsens: stopped; the same command goes on from anything that was kept", file=sys.stderr)
         number = request.answer()
     return code if number is None else 128 + number
 

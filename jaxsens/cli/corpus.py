@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -11,20 +12,12 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from jaxsens.cli import shared
 from jaxsens.cli.measure import MEASURED_BY, MeasuringOptions, PublishedOptions
-from jaxsens.cli.shared import (
-    File,
-    Flag,
-    Number,
-    check_directory,
-    check_output,
-    check_there,
-    default,
-    flags_named,
-    write_output,
-)
+from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import Problems, collecting
 from jaxsens.core.base.files import check_ending, only_inside, write_bytes
+from jaxsens.core.base.text import print_text
 from jaxsens.core.measures import Measure
 
 
@@ -43,31 +36,32 @@ class CorpusOptions(PublishedOptions):
         quiet: Print only errors and warnings.
     """
 
-    texts: Annotated[File, default("")] = None
-    save: Annotated[File, default("not written", "DIR")] = None
-    table: Annotated[File, default("not written")] = None
-    html: Annotated[File, default("not written")] = None
-    png: Annotated[File, default("not written")] = None
-    svg: Annotated[File, default("not written")] = None
-    top: Number = 20
-    quiet: Flag = False
+    texts: Annotated[shared.File, shared.default("")] = None
+    save: Annotated[shared.OptionalOut, shared.default("not written")] = None
+    table: shared.NewFile = None
+    html: shared.NewFile = None
+    png: shared.NewFile = None
+    svg: shared.NewFile = None
+    top: shared.Number = 20
+    quiet: shared.Flag = False
 
     def check(self, measure: Measure | None, problems: Problems) -> None:
         """Adds the errors that can be found without loading the model."""
         self.check_model(measure, problems)
+        inputs.count("--top", self.top, problems)
         if self.texts is None:
             problems.add("--texts", None, "a file of texts")
-        check_there("--texts", self.texts, problems)
+        shared.check_there("--texts", self.texts, problems)
         if self.save is not None:
-            check_directory("--save", self.save, problems)
+            shared.check_directory("--save", self.save, problems)
         for method in ("html", "png", "svg"):
             path = getattr(self, method)
             if path is not None:
                 check_ending(f"to_{method}", path, problems, f"--{method}")
-                check_output(f"--{method}", path, problems)
+                shared.check_output(f"--{method}", path, problems)
         if self.table is not None and self.table.suffix != ".csv":
             problems.add("--table", str(self.table), "a file that ends with .csv")
-        check_output("--table", self.table, problems)
+        shared.check_output("--table", self.table, problems)
 
 
 def corpus(
@@ -94,17 +88,22 @@ def corpus(
         problems.include(own)
         if not problems and options.texts is not None:
             texts = read_texts("--texts", options.texts, problems)
-    with flags_named({"folder": "--pretrained", "readout": "--readout", **MEASURED_BY}):
+    with shared.flags_named({"folder": "--pretrained", "readout": "--readout", **MEASURED_BY}):
         model, place = options.load(arguments.get("measure"))
         with collecting("corpus") as problems:
             words = single.encoded_texts(model, texts, problems)
         arguments |= place
         with collecting("corpus") as problems:
             single.check_flips(model, texts, words, arguments, problems)
-        with nullcontext() if options.save is None else only_inside(options.save):
-            results = single.measured_corpus(
-                model, texts, words, arguments, options.save, _told(options.quiet)
-            )
+        save, told = options.save, _told(options.quiet)
+        try:
+            with nullcontext() if save is None else only_inside(save):
+                results = single.measured_corpus(model, texts, words, arguments, save, told)
+        except KeyboardInterrupt:
+            if save is not None:
+                raise
+            print("jaxsens: stopped; nothing was kept: --save DIR keeps what is measured", file=sys.stderr)
+            return 128 + signal.SIGINT
     labels = single.labels_of(model, texts, results)
     return _write(options, results, single.tables_of(results, labels), f"{model.name}: {len(texts)} texts")
 
@@ -130,16 +129,15 @@ def _write(options: CorpusOptions, results: Any, tables: Any, title: str) -> int
     for form, option in forms.items():
         if option is not None:
             picture = corpus_picture(often, title, measure.unit, form)
-            code = write_output(f"--{form}", option, partial(write_bytes, option, picture)) or code
-    if options.table is not None:
-        code = write_output("--table", options.table, partial(write_table, tables, options.table)) or code
+            code = shared.write_output(f"--{form}", option, partial(write_bytes, option, picture)) or code
+    if (path := options.table) is not None:
+        code = shared.write_output("--table", path, partial(write_table, tables, path)) or code
     if options.html is not None:
         shown = page(view_of(results), None, title).encode()
-        code = write_output("--html", options.html, partial(write_bytes, options.html, shown)) or code
+        code = shared.write_output("--html", options.html, partial(write_bytes, options.html, shown)) or code
     if not options.quiet:
         console = Console()
-        told = f"{title}; {sum(map(len, results))} flips, {measure.kind}"
-        console.print(told, highlight=False, markup=False)
+        print_text(console, f"{title}; {sum(map(len, results))} flips, {measure.kind}")
         for table in tables:
             console.print(printed(table, options.top))
     return code

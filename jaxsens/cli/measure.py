@@ -206,6 +206,8 @@ class MeasuringOptions:
     def objects(self, problems: Problems) -> dict[str, Any]:
         """Returns the arguments of `flip_sensitivity` that are given; those with errors are None. Adds the errors."""
         objects: dict[str, Any] = {}
+        if self.seed < 0:
+            problems.add("--seed", self.seed, "at least 0")
         for base in (Flips, Measure, AskedEngine):
             values = getattr(self, base.argument)
             if values is not None:
@@ -251,7 +253,8 @@ class OutputOptions:
         return {method: path for method, path in paths.items() if path is not None}
 
     def check(self, problems: Problems) -> None:
-        """Adds the errors in files that do not depend on the model."""
+        """Adds the errors that do not depend on the model."""
+        inputs.count("--top", self.top, problems)
         for method, path in self.files.items():
             check_ending(method, path, problems, _WRITTEN_BY[method], _WRITTEN_BY)
             shared.check_output(_WRITTEN_BY[method], path, problems)
@@ -310,9 +313,6 @@ def measure(
             for option, value in request.flags().items():
                 problems.add(option, value, "leave it out; with --pretrained the folder and the text say it")
             published.check(arguments.get("measure"), problems)
-        for option, value in {"--seed": measuring.seed, "--top": output.top}.items():
-            if value < 0:
-                problems.add(option, value, "at least 0")
         problems.include(own)
         output.check(problems)
         if published.pretrained is None:

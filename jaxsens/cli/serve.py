@@ -18,8 +18,8 @@ from jaxsens.cli.measure import DTYPES
 from jaxsens.cli.shared import (
     CacheFolder,
     Count,
-    File,
     Number,
+    OptionalOut,
     Out,
     Text,
     check_directory,
@@ -59,7 +59,7 @@ class ServeOptions:
 
     model: Annotated[Repeated, tyro.conf.arg(metavar="NAME=WHERE", help_behavior_hint="(repeatable)")] = ()
     store: Annotated[Out, default("jaxsens-store")] = Path("jaxsens-store")
-    reports: Annotated[File, default("none", "DIR")] = None
+    reports: Annotated[OptionalOut, default("none")] = None
     host: Annotated[Text, default("127.0.0.1", "ADDRESS")] = None
     port: Number = 8321
     name: Annotated[Repeated, default("none; repeatable", "NAME")] = ()

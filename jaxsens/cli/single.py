@@ -17,7 +17,7 @@ from rich.text import Text
 
 from jaxsens.core.base.errors import TOKEN_BYTES, InputError, Problems, check_fits
 from jaxsens.core.base.strict import did_you_mean, field_names, read_table, read_toml
-from jaxsens.core.base.text import print_text
+from jaxsens.core.base.text import print_text, printable
 from jaxsens.core.engines.request import default_flips
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.models.adapters import as_model
@@ -172,7 +172,7 @@ class Summary:
             facts["not resolved"] = f"{lost} flips, whose changes are below the rounding of the arithmetic"
         facts |= {name.replace("_", " "): fact for name, fact in (_estimate(result) or {}).items()}
         for name, fact in facts.items():
-            grid.add_row(name, fact)
+            grid.add_row(name, Text(printable(fact)))
         console.print(grid, highlight=False, markup=False)
         if self.table.rows:
             console.print(self.table)
@@ -248,6 +248,7 @@ def summary_of_text(result: FlipSensitivity, model: Any, text: str, top: int) ->
         flips.append({**flip, **own, "value": value, "exact": exact})
         signed = measure.signed and "at_most" not in flip
         number = f"{value:+.4g}" if signed else as_text(value, flip.get("at_most"))
+        before, token, after, replacement = map(printable, own.values())
         marked = Text.assemble(before, (f"«{token}»", "bold"), after)
         table.add_row(_joined(flip["position"]), marked, Text(replacement), "~" * (not exact) + number)
     place = view.position_read(0)
@@ -316,9 +317,9 @@ def _largest(result: FlipSensitivity, count: int) -> Iterator[tuple[int, dict[st
         yield k, flip
 
 
-def _joined(numbers: int | list[int], names: Sequence[str] = ()) -> str:
+def _joined(numbers: int | list[int], names: Sequence[str] = ()) -> Text:
     """The numbers, or what has these names by number, with blanks between; -1 is the symbol of a deletion."""
     if numbers == -1:
-        return "(deleted)"
+        return Text("(deleted)")
     parts: list[int] = np.atleast_1d(numbers).tolist()
-    return " ".join(names[one] if one < len(names) else f"{one}" for one in parts)
+    return Text(printable(" ".join(names[one] if one < len(names) else f"{one}" for one in parts)))

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from rich import box
 from rich.table import Table
+from rich.text import Text
 
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
@@ -25,6 +26,7 @@ from jaxsens.core.base.files import lines_of, read_text_within
 from jaxsens.core.base.inputs import UNPAIRED, is_unicode
 from jaxsens.core.base.programs import numerics
 from jaxsens.core.base.strict import typed_arguments
+from jaxsens.core.base.text import printable
 from jaxsens.core.engines.request import Request
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.models.adapters import Model, as_inputs, as_model, pieces_of
@@ -186,7 +188,7 @@ def corpus_picture(
         one.set_xlim(left=0)
         one.set_title(f"{headings[table[0].by]} (texts)")
         one.set_xlabel(f"mean size of change {unit}")
-    figure.suptitle(title, parse_math=False)
+    figure.suptitle(printable(title), parse_math=False)
     buffer = io.BytesIO()
     figure.savefig(buffer, format=form, dpi=200)
     pyplot.close(figure)
@@ -255,7 +257,11 @@ def measured_corpus(
         given = [texts[k].text for k in own]
         digest = "" if path is None else _digest(subject, n, [*asked, model.layered.output, ids, given])
         if path is not None and path.is_file():
-            result, kept = load_with_metadata(path)
+            try:
+                result, kept = load_with_metadata(path)
+            except InputError as error:
+                remedy = f"n={n}.parquet is of no use: remove it, or give another folder ({error})"
+                raise InputError.of("--save", str(save), remedy, subject="corpus") from error
             if kept.get("corpus") != digest:
                 remedy = f"n={n}.parquet is of other texts or options; remove it, or give another folder"
                 raise InputError.of("--save", str(save), remedy, subject="corpus")
@@ -324,7 +330,8 @@ def printed(table: list[CorpusRow], top: int) -> Table:
         shown.add_column(column, justify="left" if column == "key" else "right")
     for row in frequent[: len(frequent) - more]:
         values = (getattr(row, column) for column in columns)
-        shown.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in values))
+        texts = (f"{value:.3g}" if isinstance(value, float) else str(value) for value in values)
+        shown.add_row(*(Text(printable(text)) for text in texts))
     return shown
 
 
@@ -394,8 +401,8 @@ def _entries(ending: str, text: str, problems: Problems) -> Iterator[LabelledTex
                 own, label = found.get("text"), found.get("label")
                 known = label is None or isinstance(label, str | int | float)
                 if isinstance(own, str) and own.strip() and known:  # a label may be a number
-                    label = label or "" if label is None or isinstance(label, str) else json.dumps(label)
-                    yield LabelledText(own, label, number)
+                    label = json.dumps(label) if isinstance(label, int | float) else label or ""
+                    yield LabelledText(own, label.strip(), number)
                 else:
                     why = "an object with the text under text, and its label, a text or a number, under label"
                     problems.note((), f"line {number}: {why}")

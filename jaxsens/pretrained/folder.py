@@ -119,6 +119,10 @@ class Folder:
             return here.parent.parent.name.removeprefix("models--").replace("--", "/")
         return self.path.as_posix() if self.path.name else here.name  # "." says nothing
 
+    def tokenizer(self, family: str | None) -> str:
+        """Returns the name of the tokenizer's file: of ESM its vocab.txt, also beside a tokenizer.json."""
+        return VOCABULARY if family == "esm" and VOCABULARY in self.names() else TOKENIZER
+
     def pooling(self, problems: Problems) -> int | str | None:
         """Returns the readout that a sentence encoder's 1_Pooling/config.json names; None if there is no such file.
 

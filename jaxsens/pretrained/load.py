@@ -32,7 +32,7 @@ from jaxsens.pretrained.families.architecture import Architecture, Classifier, O
 from jaxsens.pretrained.families.family import Family, StoredTensor, Tensor, norm_tensors, stored_tensors
 from jaxsens.pretrained.families.rotation import RotaryAngles
 from jaxsens.pretrained.families.weights import NARROW, Reader, check_narrow, parameters_of
-from jaxsens.pretrained.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, VOCABULARY, Folder, existing_folder
+from jaxsens.pretrained.folder import CONFIG, TOKENIZER, TOKENIZER_CONFIG, Folder, existing_folder
 from jaxsens.pretrained.model import DescribedModel, PretrainedModel
 from jaxsens.pretrained.tokenizer import FolderTokenizer, read_tokenizer
 
@@ -237,8 +237,7 @@ def _loaded(
     classifier, labels, of_classifier = head
     files, index = here.weight_files(problems)
     symbols = 0 if architecture is None else architecture.symbols
-    by_symbol = family is not None and family.name == "esm"
-    tokenizer = _tokenizer(here, by_symbol, symbols, problems) if encodes else None
+    tokenizer = _tokenizer(here, family and family.name, symbols, problems) if encodes else None
     pooling = here.pooling(problems) if output == "hidden" else None
     dense = here.dense(pooling, problems)
     stored = stored_tensors(files, index, problems)
@@ -272,15 +271,14 @@ def _loaded(
     return PretrainedModel(layered, parameters, tokenizer, *named, padding=padding, labels=labels)
 
 
-def _tokenizer(here: Folder, esm: bool, symbols: int, problems: Problems) -> FolderTokenizer | None:
+def _tokenizer(here: Folder, family: str | None, symbols: int, problems: Problems) -> FolderTokenizer | None:
     write = "backend_tokenizer.save(sys.argv[1] + '/tokenizer.json')"
     make = (
         f"make it where transformers is installed: {here.rewritten_by('AutoTokenizer', write)}\n"
         "    A tokenizer without backend_tokenizer has no such file"
     )
-    by_symbol = esm and VOCABULARY in here.names()
-    path = here.file(VOCABULARY if by_symbol else TOKENIZER, problems, named_by="folder", absent=make)
-    named = TOKENIZER_CONFIG in here.names() and not by_symbol
+    path = here.file(name := here.tokenizer(family), problems, named_by="folder", absent=make)
+    named = TOKENIZER_CONFIG in here.names() and name == TOKENIZER
     beside = here.file(TOKENIZER_CONFIG, problems, named_by="folder", absent="") if named else None
     return None if path is None else read_tokenizer(path, beside, symbols, problems)
 

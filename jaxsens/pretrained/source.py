@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Int
 from pydantic import ConfigDict
 
+from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems
 from jaxsens.core.base.strict import STRICT, OptionalPositive, field_names, read_fields
 from jaxsens.core.flips.flips import Neighbours
@@ -23,6 +24,7 @@ from jaxsens.core.models.transformer.module import plain
 from jaxsens.core.sweeps.inputs import GivenWords, Symbols, TextFile
 from jaxsens.core.sweeps.sources import ModelSource, SourceKind
 from jaxsens.pretrained.corpus import read_texts
+from jaxsens.pretrained.folder import CONFIG, WEIGHTS, Folder
 from jaxsens.pretrained.load import ModelChanges, load_pretrained
 from jaxsens.pretrained.model import PretrainedModel
 
@@ -99,7 +101,12 @@ class PublishedSource(ModelSource):
     def weighting(self) -> Weighting:
         return self.model.layered.weighting
 
+    @property
+    def readout(self) -> int | str:
+        return self.model.layered.readout
+
     def check_length(self, n: int, problems: Problems) -> None:
+        super().check_length(n, problems)
         least, most = 1 - self.symbols.word_length(0), self.model.max_length
         if not least <= n <= most:
             problems.add("n", n, f"the model reads inputs of {least} to {most} symbols")
@@ -129,6 +136,8 @@ def _read_published(table: Mapping[str, Any], problems: Problems, folder: Path) 
     sound = read_fields(PublishedTable, table, (), problems)
     if sound.get("weighting") is not None:
         sound["weighting"] = read_weighting("weighting", sound["weighting"], problems)
+    if sound.get("readout") is not None:
+        inputs.config_readout("readout", sound["readout"], problems)
     if problems or "pretrained" not in sound:
         return None
     given = PublishedTable(**sound)
@@ -151,7 +160,7 @@ def _read_published(table: Mapping[str, Any], problems: Problems, folder: Path) 
         network=None,
         expanded=expanded,
         build=lambda n, seed: model,
-        alphabet=_symbols(where, model),
+        alphabet=_symbols(model),
         outputs=model.architecture.width if given.output == "hidden" else outputs,
         flips=Neighbours(),
         model=model,
@@ -161,21 +170,25 @@ def _read_published(table: Mapping[str, Any], problems: Problems, folder: Path) 
 @functools.lru_cache(maxsize=4)
 def _loaded(folder: str, output: Any, dtype: str) -> tuple[PretrainedModel, dict[str, str]]:
     """A folder's model, which the variants of a sweep share, and SHA-256 of the files that determine it."""
-    model, sums = load_pretrained(folder, output=output, dtype=dtype), {}
-    for file in sorted([Path(folder) / "config.json", *Path(folder).glob("*.safetensors")]):
+    model, sums, here = load_pretrained(folder, output=output, dtype=dtype), {}, Path(folder)
+    # What a pooling decides are the readout, which is beside these in a key, and whether Dense modules are applied.
+    dense = [f"[0-9]*_Dense/{name}" for name in (CONFIG, WEIGHTS) if model.layered.dense]
+    files = {path for name in (CONFIG, "*.safetensors", *dense) for path in here.glob(name)}
+    for file in sorted(files.union(Folder(here).weight_files(Problems())[0])):
         with file.open("rb") as stream:
-            sums[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+            sums[file.relative_to(here).as_posix()] = hashlib.file_digest(stream, "sha256").hexdigest()
     return model, sums
 
 
-def _symbols(folder: str, model: PretrainedModel) -> TokenizerSymbols:
+def _symbols(model: PretrainedModel) -> TokenizerSymbols:
     beside = {*model.reserved, *model.unread}
     ids = np.array([k for k in range(model.architecture.symbols) if k not in beside])
     text = model.decode([int(ids[len(ids) // 2])])
     plain_ids, whole = (model.tokenizer.encode(text, special) for special in (False, True))
     m = len(plain_ids)
     start = next(k for k in range(len(whole) - m + 1) if whole[k : k + m] == plain_ids)
-    sha256 = hashlib.sha256((Path(folder) / "tokenizer.json").read_bytes()).hexdigest()
+    file = model.folder / Folder(model.folder).tokenizer(model.family)
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
     before, after = tuple(whole[:start]), tuple(whole[start + m :])
     return TokenizerSymbols(model.architecture.symbols, None, False, sha256, before, after, ids)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -13,7 +14,8 @@ import jaxsens
 from jaxsens import InputError, Neighbours
 from jaxsens.cli import main
 from jaxsens.core.sweeps.config import load_sweep_config, parse_sweep_config
-from tests.pretrained.folders import write_folder
+from tests.pretrained.folders import CONFIGS as FAMILIES
+from tests.pretrained.folders import write_dense, write_folder, write_pooling
 from tests.refusals import refused
 
 CONFIGS = sorted((Path(__file__).resolve().parents[2] / "configs" / "published").glob("*.toml"))
@@ -97,6 +99,41 @@ def test_texts_are_cut_off_or_repeated_to_each_length(folder):
     ]
 
 
+def test_a_key_has_the_dense_modules_that_are_applied(folder):
+    def keys(scale: float, pooled: bool) -> frozenset[str]:
+        """Those of points of the model, with a Dense module unless its scale is 0."""
+        name = f"{scale} {pooled}"
+        shutil.copytree(folder / "bert", folder / name)
+        if scale:
+            write_dense(
+                folder / name, "2_Dense", scale * np.eye(8, dtype=np.float32), None, "linear.Identity"
+            )
+        if pooled:
+            write_pooling(folder / name, pooling_mode_cls_token=True)
+        sweep = parse_sweep_config(CONFIG.replace('"bert"', f'"{name}"'), folder=folder)
+        return frozenset(one.key for one in sweep.points)
+
+    plain = keys(0, False)
+    assert (
+        keys(1, False) == plain == keys(0, True)
+    )  # the readout is its own, and a module without one is not applied
+    assert len({plain, keys(1, True), keys(2, True)}) == 3
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_the_tokenizer_of_a_key_is_the_one_that_is_read(folder, monkeypatch, beside):
+    own = {"pad_token_id": 1, "mask_token_id": 4, "position_embedding_type": "rotary"}
+    monkeypatch.setitem(FAMILIES, "esm", {**FAMILIES["bert"], **own})
+    (folder / "esm").mkdir()
+    write_folder(folder / "esm", "esm")
+    words = folder / "esm" / "vocab.txt"
+    words.write_text("<cls>\n<pad>\n<eos>\n<unk>\n<mask>\nL\nA\nG\nV\nS\nE\nR\nT\nI\nD\nP\nK\nQ\nN\nF")
+    if not beside:
+        (folder / "esm" / "tokenizer.json").unlink()
+    symbols = parse_sweep_config(CONFIG.replace("bert", "esm"), folder=folder).variants[0].source.symbols
+    assert symbols.table()["tokenizer"] == hashlib.sha256(words.read_bytes()).hexdigest()
+
+
 @pytest.mark.parametrize(
     ("old", "new", "path"),
     [
@@ -105,6 +142,8 @@ def test_texts_are_cut_off_or_repeated_to_each_length(folder):
         ('"bert"', '"bert"\nheat = 1', "model.heat"),
         ('"bert"', '"bert"\nlayers = 3', "model.layers"),
         ('"bert"', '"bert"\noutput = "labels"', "model.output"),
+        ('"bert"', '"bert"\nreadout = -1', "model.readout"),
+        ('"bert"', '"bert"\nreadout = 5', "lengths"),
         ('"temperature-log"', '"unbounded"', "variant.unbounded.model.positions"),
         ("lengths = [5, 6]", "lengths = [2, 60]", "lengths"),
         ("count = 2", 'texts = "none.txt"', "inputs.texts"),

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 
 _CONTROLS = {k: f"\\x{k:02x}" for k in (*range(9), *range(11, 32), *range(127, 160))}
+_CONTROLS |= {0xFFFE: "\\ufffe", 0xFFFF: "\\uffff"}  # which are no characters, and XML refuses too
 
 
 def printable(text: str) -> str:

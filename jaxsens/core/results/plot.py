@@ -23,6 +23,7 @@ from matplotlib.font_manager import FontProperties, fontManager, get_font
 from matplotlib.patches import Rectangle
 
 from jaxsens.core.base.errors import collecting, shortened
+from jaxsens.core.base.text import printable
 from jaxsens.core.results.picture import By, ResultView, ShownToken, shown_parts
 
 _OWN = "DejaVu Sans"
@@ -35,7 +36,7 @@ def families(texts: Iterable[str], stacklevel: int = 3) -> list[str]:
 
     Warns of characters that no font here has, by script: Matplotlib draws boxes for them.
     """
-    missing = {one for text in texts for one in text if unicodedata.category(one) not in _UNDRAWN}
+    missing = {one for text in texts for one in printable(text) if unicodedata.category(one) not in _UNDRAWN}
     fonts = [_OWN]
     for name, file in _files().items():
         if own := missing & _characters(file) if missing else set():
@@ -181,7 +182,8 @@ def _label(axes: Axes, view: ResultView, k: int, labelled: np.ndarray | None) ->
 
 
 def safe_label(text: str) -> str:
-    """Returns a label that Matplotlib does not take for mathematics, of at most 20 characters."""
+    """Returns a label that Matplotlib does not take for mathematics, of at most 20 characters, `printable`."""
+    text = printable(text)
     short = text if len(text) <= 20 else f"{text[:19]}…"
     return short.replace("\n", "").replace("$", r"\$")
 
@@ -274,7 +276,8 @@ class _Sheet:
         leading = 2.3 * _SIZE
         self._begin(leading)
         for token in tokens:
-            font = slanted if token.strength is None else plain
+            grey = token.strength is None
+            font = slanted if grey else plain
             *above, space = _BREAK.split(token.space.expandtabs(4))
             for _ in above:
                 self._begin(leading)
@@ -282,10 +285,8 @@ class _Sheet:
                 if k:
                     self._begin(leading)
                 if text:
-                    x, width = self._place(
-                        text, "" if k else space, font, leading, grey=token.strength is None
-                    )
-                    self._colour(token, x, width, framed and token.exact and token.strength is not None)
+                    x, width = self._place(text, "" if k else space, font, leading, grey)
+                    self._colour(token, x, width, framed and token.exact and not grey)
         self._y += _SIZE
 
     def finished(self) -> Figure:
@@ -303,6 +304,7 @@ class _Sheet:
         self, text: str, space: str, font: FontProperties, leading: float, grey: bool = False
     ) -> tuple[float, float]:
         """Writes a text after a space, on the next line if this one is full; returns its place and its width."""
+        text = printable(text)  # XML, and so SVG, has no control characters
         width = self._width(text, font)
         if self._x > _MARGIN:
             self._x += self._width(space, font)

@@ -20,6 +20,7 @@ from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.core.results import picture
 from jaxsens.core.results.measured import Provenance
 from jaxsens.core.results.picture import spaced, text_pieces
+from jaxsens.core.results.plot import picture_bytes, safe_label
 from jaxsens.core.results.statistics import Estimated
 from tests.made_results import made
 from tests.refusals import refused
@@ -112,6 +113,14 @@ def test_the_coloured_text_is_a_picture_too(result, tmp_path):
     first = (tmp_path / "r.svg").read_bytes()
     result.to_svg(tmp_path / "r.svg", by="mean", title="A $x$ & B")
     assert (tmp_path / "r.svg").read_bytes() == first
+
+
+def test_control_characters_are_escapes_in_a_picture():
+    names = {symbol: f"{name}\x1b\0\uffff" for symbol, name in NAMES.items()}
+    written = picture_bytes(shown(names=names).view(), None, "\x08title", "svg").decode()
+    assert r"un\x1b\x00\uffff" in written
+    assert re.findall("[^\\t\\n\\r -\\ud7ff\\ue000-\\ufffd\U00010000-\U0010ffff]", written) == []
+    assert safe_label("a\x1b$") == r"a\x1b\$"
 
 
 @pytest.mark.parametrize(
