@@ -429,7 +429,8 @@ class Blocks:
             own = np.flatnonzero(flips.inputs == b)
             for chosen in np.split(own, range(at_once, len(own), at_once)):
                 dy = jnp.asarray(total[chosen], y.dtype)  # of the chosen outputs alone
-                found[chosen] = engine.measure.of_changes(engine.chosen(y), dy, jnp.zeros(len(dy), y.dtype))[0]
+                none = jnp.zeros(len(dy), y.dtype)
+                found[chosen] = engine.measure.of_changes(engine.chosen(y), dy, none)[0]
         return found
 
     def verified(

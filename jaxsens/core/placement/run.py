@@ -96,7 +96,7 @@ class Measuring:
     def numbers(self, quantity: Quantity = "measured") -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
         """Returns what the engine measures of every flip with its resolution, and the counts for each other engine.
 
-        That is the norm or, if the engine has a scalar function, its signed change. The order is the given one.
+        The order is the given one.
 
         Raises:
             InputError: if not even one flip at a time fits the budget.

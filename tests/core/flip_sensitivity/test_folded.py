@@ -21,6 +21,7 @@ from jaxsens.core.base.programs import numerics
 from jaxsens.core.engines.difference import folded
 from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
+from jaxsens.core.engines.difference.one_key import first_rows
 from jaxsens.core.engines.engine import FlipBlock
 from jaxsens.core.measures import L2
 from jaxsens.core.models.parts.masks import SlidingWindow, TwoSidedWindow
@@ -250,3 +251,13 @@ def test_no_unit_beyond_the_candidates_can_change_sign_within_a_rows_reach():
     beyond = exact[:, folded.candidates(200, 40)]
     assert np.all(reach < beyond)
     assert np.all(reach > beyond * (1 - 1e-5))
+
+
+@pytest.mark.parametrize("width", [16, 64])
+def test_no_two_positions_of_a_long_input_count_as_equal(width):
+    """A row whose reference key has the flipped key's embedding passes on no difference of the two."""
+    model = Transformer(TransformerConfig(2, width=width), seed=0)
+    places = first_rows(
+        np.zeros(16384, int), model.parameters.position_embedding(model.config, 16384), False
+    ).places
+    assert len(np.unique(places, axis=0)) == 16384

@@ -150,8 +150,7 @@ class DifferenceEngine(ConfigEngine):
     def _embedding_change(self, run: TracedRun, block: FlipBlock, row: int | None) -> Moved:
         embedding, tokens = run.parameters.embedding, run.prepared.tokens
         step = embedding[block.symbols] - embedding[tokens[block.places]]
-        here = jnp.where(jnp.equal(block.places, -1 if row is None else row)[:, None], step, 0)
-        step = step / tokens.shape[0] if row is None else here
+        step = step / tokens.shape[0] if row is None else jnp.where((block.places == row)[:, None], step, 0)
         return Moved(step, unit(step.dtype) * size(step))
 
     def _readout_of_one_layer(self, run: TracedRun, block: FlipBlock, row: int) -> Moved:

@@ -13,7 +13,7 @@ advance: unit f of row j can change sign only if |Db_j . w_f| >= |h_jf|, with w_
 
 A flip that reaches the (K+1)-st threshold in any row, or that changes attention too much for the simple formulas used
 here, is declined: its norm is NaN, and the difference engine measures it. So the result is exact for all flips. The
-flipped row and the readout row change by O(1) and never use the folded form.
+flipped row and, as a query, the readout row change by O(1) and never use the folded form.
 
 Values are taken relative to b, so that a sink, whose score and value of 0 never change, enters only through b and the
 log-normaliser. An output gate of the first layer, which depends on a row's own input, is a factor of W_j.

@@ -51,11 +51,11 @@ class FirstRows:
 
     Attributes:
         symbols: the tokens.
-        places: a number for every position; positions of equal numbers have equal position embeddings.
+        places: two numbers for every position; positions of equal numbers have equal position embeddings.
     """
 
     symbols: Int[Array, " keys"]
-    places: Int[Array, " keys"]
+    places: Int[Array, "keys 2"]
 
     def same(self, key: Int[Array, "*rows"], other: Int[Array, "*rows"]) -> Bool[Array, "*rows"]:
         """Returns whether two keys are of equal rows."""
@@ -65,19 +65,25 @@ class FirstRows:
         self, position: Int[Array, "*rows"], symbol: Int[Array, "*rows"], other: Int[Array, "*rows"]
     ) -> Bool[Array, "*rows"]:
         """Returns whether a symbol at a position makes a row equal to another key's."""
-        return (symbol == self.symbols[other]) & (self.places[position] == self.places[other])
+        placed = jnp.all(self.places[position] == self.places[other], axis=-1)
+        return (symbol == self.symbols[other]) & placed
 
 
 def first_rows(tokens: Int[Array, " n"], positions: Float[Array, "n width"], sink: bool) -> FirstRows:
     """Returns which rows are equal, from the tokens and the embeddings of their positions.
 
-    Position embeddings are told apart by one number each, a fixed irrational combination of their entries.
+    Position embeddings are told apart by two numbers each, fixed irrational combinations of their entries. Of thousands
+    of positions, some have one of them in common in float32.
     """
-    factors = jnp.cos(jnp.arange(1, positions.shape[1] + 1) ** 2 * jnp.asarray(math.sqrt(2), positions.dtype))
-    codes = jnp.sum(positions * factors, axis=-1)
-    places = jnp.searchsorted(jnp.sort(codes), codes)
+
+    def ranks(irrational: float) -> Int[Array, " n"]:
+        squares = jnp.arange(1, positions.shape[1] + 1) ** 2
+        codes = jnp.sum(positions * jnp.cos(squares * jnp.asarray(irrational, positions.dtype)), axis=-1)
+        return jnp.searchsorted(jnp.sort(codes), codes)
+
+    places = jnp.stack([ranks(math.sqrt(2)), ranks(math.sqrt(3))], axis=-1)
     if sink:
-        tokens, places = jnp.append(tokens, -1), jnp.append(places, -1)
+        tokens, places = jnp.append(tokens, -1), jnp.append(places, jnp.full((1, 2), -1), axis=0)
     return FirstRows(tokens, places)
 
 

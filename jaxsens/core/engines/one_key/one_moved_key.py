@@ -78,7 +78,8 @@ def shares_moved(
     """
     q, normaliser, others_normaliser = of_rows
     weighting = layer.attention.weighting
-    s, new_s = (layer.scores(head, q, key, rows, positions) for key in (old, new))  # s + ds may have lost its digits
+    s = layer.scores(head, q, old, rows, positions)
+    new_s = layer.scores(head, q, new, rows, positions)  # s + ds may have lost its digits
     steps = _steps(layer, head, q, old, new)
     seen = layer.attention.sees(rows[:, None], positions[None, :])
     if isinstance(weighting, Sigmoid):
