@@ -425,6 +425,13 @@ def room_for(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
+def near(count: int) -> int:
+    """Returns the least number of at least `count` with four leading binary digits: at most an eighth more, and one of
+    eight between two powers of two."""
+    step = 1 << max(0, count.bit_length() - 4)
+    return -(-count // step) * step
+
+
 def power_within(count: float) -> int:
     """Returns the largest power of two of at most `count`, or 1."""
     return 1 << (max(1, int(count)).bit_length() - 1)

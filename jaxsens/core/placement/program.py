@@ -28,6 +28,7 @@ from jaxsens.core.base.programs import (
     compiled,
     compiled_for,
     compiling_for,
+    near,
     numerics,
     on_host,
     platform_of,
@@ -132,14 +133,15 @@ class FlipRequest:
         batches = platform.batches if placement.batch_size is None and one_cpu_each else 1
         parts = placement.devices.size * batches
         each, most = -(-flips // parts), -(-room // parts)
+        if not several:  # inputs of one length may differ by a few flips
+            each, most = near(each), near(most)
         batch = max(1, min(preferred, most, each if flips == room else room_for(each)))
         if several and placement.batch_size is None:  # rows of equal length, with little padding
             longest = int(counts.max())
             batch = -(-longest // -(-longest // batch))
 
         def rows(batch: int) -> int:
-            count = int(min(np.sum(-(-counts // batch)), -(-room // batch) + len(counts) - 1))
-            return room_for(count) if several else count
+            return room_for(int(min(np.sum(-(-counts // batch)), -(-room // batch) + len(counts) - 1)))
 
         while True:
             program, threads = self.fitting(batch, rows)

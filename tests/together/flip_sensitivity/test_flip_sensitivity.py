@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import jaxsens
+from tests.core.flip_sensitivity.formula import mesh_of
 from tests.refusals import refused
 from tests.small_models import word
 
@@ -66,7 +67,11 @@ def test_the_readout_and_the_end_of_sequence_are_left_out_unless_asked_for(model
 
 
 def test_a_second_input_of_the_same_length_does_not_compile_again(model):
+    fewer = np.zeros(49, int)
+    alone = {"flips": [1], "placement": jaxsens.Placement(mesh_of(1))}
     jaxsens.flip_sensitivity(model, word(9, 1))
+    jaxsens.flip_sensitivity(model, fewer, **alone)
+    fewer[:3] = 1  # 45 flips, not 48
     other = jaxsens.Transformer(CONFIG, seed=5)
     with jax.log_compiles(), pytest.MonkeyPatch.context() as patch:
         compiled = []
@@ -75,6 +80,7 @@ def test_a_second_input_of_the_same_length_does_not_compile_again(model):
         )
         jaxsens.flip_sensitivity(model, word(9, 2))
         jaxsens.flip_sensitivity(other, word(9, 3))
+        jaxsens.flip_sensitivity(other, fewer, **alone)
     assert not compiled
 
 
