@@ -110,11 +110,8 @@ def target_called(name: str) -> Target:
     match = re.fullmatch(r"(?P<device>.+?)(?:[x-](?P<number>[0-9]{1,9}))?", name)
     word, number = (match["device"], match["number"]) if match else (name, None)
     if not word.endswith(".toml") and word not in DEVICES:
-        remedy = (
-            f"no such device{did_you_mean(word, DEVICES)} Known are {', '.join(DEVICES)}; describe another in a TOML "
-            "file, as docs/planning.md shows, and give its path"
-        )
-        raise InputError.of("--on", name, remedy)
+        remedy = "no such device; describe it in a TOML file, as docs/planning.md shows, and give its path"
+        raise InputError.of("--on", name, remedy + did_you_mean(word, DEVICES))
     _, table = read_toml(DEVICES.get(word, word), "--on")
     with collecting(word) as problems:
         device: Any = read_table(Device, table, "", problems)

@@ -288,6 +288,7 @@ def test_a_number_after_the_name_counts_gpus_or_names_the_slice_of_a_tpu(name, c
 
 def test_a_device_that_is_not_known_is_refused_with_those_that_are():
     assert 'did you mean "h100"' in refused("--on", target_called, "h10")
+    assert refused("--on", target_called, "cpu").count("a100, b200") == 1
     assert "4, 8, 16" in refused("--on", target_called, "v6e-7")
     refused("--on", target_called, "h100x0")
     refused("--on", target_called, "h100x00")
