@@ -104,6 +104,7 @@ def test_listing_points_runs_nothing(config, tmp_path, capsys):
     ]
     assert lines[-2] == "0 of 2 points are done"
     assert lines[-1].startswith("the missing points take about ")
+    assert " on this machine if idle, " in lines[-1]
     assert not out.exists()
 
 
