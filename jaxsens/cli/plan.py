@@ -354,14 +354,19 @@ def plan(
     return code
 
 
+def _number(value: float) -> str:
+    """The number in seven characters at most."""
+    return f"{value:.{3 if 1 <= value < 1000 else 2}g}"
+
+
 _COLUMNS: dict[str, tuple[int, Callable[[PlannedPoints], object]]] = {
     "n": (7, lambda row: row.expected.run.n),
     "points": (6, lambda row: len(row.expected.points)),
     "engine": (11, lambda row: row.expected.run.choice.name),
     "batch": (7, lambda row: row.batch),
     "memory": (9, lambda row: "too large" if row.refusal else in_words(row.memory)),
-    "Gop": (7, lambda row: f"{row.expected.operations / 1e9:.3g}"),
-    "GB": (7, lambda row: f"{row.moved / 1e9:.3g}"),
+    "Gop": (7, lambda row: _number(row.expected.operations / 1e9)),
+    "GB": (7, lambda row: _number(row.moved / 1e9)),
     "least": (9, lambda row: "on host" if row.seconds is None else duration(row.seconds)),
     "compile": (7, lambda row: duration(row.expected.run.compiling)),
 }

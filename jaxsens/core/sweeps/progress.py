@@ -66,12 +66,11 @@ class Reporter:
         self._show(text, left_text(left), 0.0 if done == self.total else _LINE_EVERY)
 
     def _show(self, text: str, left: str | None, every: float) -> None:
-        """Prints how far all is, if the last line of this kind is `every` seconds old. `left` is None of an item under
-        way."""
+        """Prints how far all is, if the last line of this kind is `every` seconds old."""
         if time.monotonic() - self._last >= every:
             self._last = time.monotonic()
             failed = f", {self._failed} failed" if self._failed else ""
-            before = ", now " if left is None else "  "
+            before = ", now " if left is None else "  "  # None: the item is under way
             self.note(f"{self.done}/{self.total}{failed}{before}{text}{left or ''}")
 
 

@@ -179,7 +179,8 @@ def test_job_files_have_the_numbers_of_the_plan(config, name):
     made_for = f"# For 12 points on 8 x {made.target.device.description}, by `{command}`."
     assert slurm.splitlines()[1] == made_for
     told = [line.split("  ")[1].strip() for line in slurm.splitlines() if line.startswith("#   ")]
-    assert told == ["sbatch 'my job.slurm'", f"SHARDS={made.shards} sbatch --array={made.shards - 1} 'my job.slurm'"]
+    again = f"SHARDS={made.shards} sbatch --array={made.shards - 1} 'my job.slurm'"
+    assert told == ["sbatch 'my job.slurm'", again]
     assert f'/$shards" {" ".join(only)} "${{@:3}}" &' in slurm
     assert f"#SBATCH --array=0-{made.shards - 1}\n" in slurm
     # Programs take longest to compile for a TPU.
@@ -232,6 +233,7 @@ def test_the_command_prints_the_plan_within_80_columns_and_writes_the_job(
     assert all(len(line) <= 80 for line in output.splitlines())
     told = " ".join(output.split())
     assert "h100: 1 x NVIDIA H100 SXM, 80 GB" in told
+    assert "…" not in told  # no number is cut
     assert " 16 3 " in told  # the length and the points of a row
     assert "Suggested: 1 shard of at most 10 minutes" in told
     assert job.read_text("utf-8").startswith("#!/bin/bash")
