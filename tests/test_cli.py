@@ -235,6 +235,7 @@ def test_measure_prints_a_table(capsys):
     facts = dict(line.split(maxsplit=1) for line in out.splitlines() if line[:1].isalpha())
     assert facts["n"].split() == ["5"]
     assert facts["flips"].split() == ["4"]
+    assert facts["model"].strip() == "float32, on cpu"
     assert {"engine", "mean", "q50", "max"} <= set(facts)
     assert sum(line.startswith("│") for line in out.splitlines()) == 2
 
