@@ -104,6 +104,7 @@ def test_listing_points_runs_nothing(config, tmp_path, capsys):
     ]
     assert lines[-2] == "0 of 2 points are done"
     assert lines[-1].startswith("the missing points take about ")
+    assert " on this machine if idle, " in lines[-1]
     assert not out.exists()
 
 
@@ -234,6 +235,7 @@ def test_measure_prints_a_table(capsys):
     facts = dict(line.split(maxsplit=1) for line in out.splitlines() if line[:1].isalpha())
     assert facts["n"].split() == ["5"]
     assert facts["flips"].split() == ["4"]
+    assert facts["model"].strip() == "float32, on cpu"
     assert {"engine", "mean", "q50", "max"} <= set(facts)
     assert sum(line.startswith("│") for line in out.splitlines()) == 2
 

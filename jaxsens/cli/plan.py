@@ -9,6 +9,7 @@ import json
 import math
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from jaxsens.cli.shared import Config, Flag, NewFile, Only, Text, check_output, 
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.files import write_text
 from jaxsens.core.base.strict import Positive, config, did_you_mean, read_table, read_toml
-from jaxsens.core.base.text import duration, in_words
+from jaxsens.core.base.text import duration, in_words, printable
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.distributed import ExpectedPoints
@@ -110,11 +111,8 @@ def target_called(name: str) -> Target:
     match = re.fullmatch(r"(?P<device>.+?)(?:[x-](?P<number>[0-9]{1,9}))?", name)
     word, number = (match["device"], match["number"]) if match else (name, None)
     if not word.endswith(".toml") and word not in DEVICES:
-        remedy = (
-            f"no such device{did_you_mean(word, DEVICES)} Known are {', '.join(DEVICES)}; describe another in a TOML "
-            "file, as docs/planning.md shows, and give its path"
-        )
-        raise InputError.of("--on", name, remedy)
+        remedy = "no such device; describe it in a TOML file, as docs/planning.md shows, and give its path"
+        raise InputError.of("--on", name, remedy + did_you_mean(word, DEVICES))
     _, table = read_toml(DEVICES.get(word, word), "--on")
     with collecting(word) as problems:
         device: Any = read_table(Device, table, "", problems)
@@ -254,16 +252,19 @@ SEVERAL = {SHARDS: 5, SELECTOR: 3}
 """How often a template has what it does not have once."""
 
 
-def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ()) -> str:
+def job_file(plan: Plan, path: Path, config: Path, options: Sequence[str] = ()) -> str:
     """Returns the text of a job that measures the sweep of a config in as many shards as the plan suggests.
 
-    The ending is one of `TEMPLATES`; `options` are those of `jaxsens plan` that `jaxsens sweep` needs too, as --only.
+    The path ends as in `TEMPLATES`; `options` are those of `jaxsens plan` that `jaxsens sweep` needs too, as --only.
     """
-    target, text = plan.target, (PLANNING / TEMPLATES[ending]).read_text("utf-8")
+    template, name = TEMPLATES[path.suffix], shlex.quote(str(path))
+    target, text = plan.target, (PLANNING / template).read_text("utf-8")
     tpu, count, shards = target.device.tpu, target.count, plan.shards
     hours, minutes = divmod(plan.minutes, 60)
-    if TEMPLATES[ending].endswith(".sbatch"):
+    if template.endswith(".sbatch"):
         changes = {
+            r"(?<=^#   )sbatch cluster.*\n#   sbatch --array.*": f"sbatch {name}",
+            r"SHARDS=16 .*": f"SHARDS={shards} sbatch --array={shards - 1} {name}",
             r"(?<=^#SBATCH --array=)\S+": f"0-{shards - 1}",
             r"(?<=^#SBATCH --time=)\S+": f"{hours:02}:{minutes:02}:00",
             r"^(?=#SBATCH --cpus-per-task)": "" if tpu else f"#SBATCH --gpus-per-task={count}\n",
@@ -274,6 +275,7 @@ def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ())
     else:
         changes = {
             SHARDS: f"{shards}",
+            r"cluster/kubernetes_indexed_job\.yaml": name,
             r"configs/cluster\.toml": f"{config}",
             r"^(?=  completionMode:)": f"  activeDeadlineSeconds: {600 * plan.minutes}\n",
             r"(?<=image: jaxsens:)latest": "tpu" if tpu else "cuda13",
@@ -297,7 +299,7 @@ def job_file(plan: Plan, ending: str, config: Path, options: Sequence[str] = ())
     for pattern, new in (changes | {r"^(?=# A sweep as)": made_for}).items():
         text, found = re.subn(pattern, lambda _, new=new: new, text, flags=re.MULTILINE)
         if found != SEVERAL.get(pattern, 1):
-            raise ValueError(f"{TEMPLATES[ending]} has {found} times {pattern}")
+            raise ValueError(f"{template} has {found} times {pattern}")
     return text
 
 
@@ -344,9 +346,17 @@ def plan(
     if write is not None:
         words = [word for value in only for word in ("--only", value)]
         words += ["--allow-code"] * allow_code
-        text = job_file(plan, write.suffix, config, words)
-        return write_output("--write", write, lambda: write_text(write, text), text) or code
+        text, done = job_file(plan, write, config, words), "replaced" if write.exists() else "wrote"
+        if write_output("--write", write, lambda: write_text(write, text), text):
+            return 1
+        submit = "kubectl apply -f" if write.suffix == ".yaml" else "sbatch"
+        print(printable(f"{done} {write}; submit it by: {submit} {shlex.quote(str(write))}"), file=sys.stderr)
     return code
+
+
+def _number(value: float) -> str:
+    """The number in seven characters at most."""
+    return f"{value:.{3 if 1 <= value < 1000 else 2}g}"
 
 
 _COLUMNS: dict[str, tuple[int, Callable[[PlannedPoints], object]]] = {
@@ -355,8 +365,8 @@ _COLUMNS: dict[str, tuple[int, Callable[[PlannedPoints], object]]] = {
     "engine": (11, lambda row: row.expected.run.choice.name),
     "batch": (7, lambda row: row.batch),
     "memory": (9, lambda row: "too large" if row.refusal else in_words(row.memory)),
-    "Gop": (7, lambda row: f"{row.expected.operations / 1e9:.3g}"),
-    "GB": (7, lambda row: f"{row.moved / 1e9:.3g}"),
+    "Gop": (7, lambda row: _number(row.expected.operations / 1e9)),
+    "GB": (7, lambda row: _number(row.moved / 1e9)),
     "least": (9, lambda row: "on host" if row.seconds is None else duration(row.seconds)),
     "compile": (7, lambda row: duration(row.expected.run.compiling)),
 }

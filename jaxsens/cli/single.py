@@ -18,6 +18,7 @@ from rich.text import Text
 from jaxsens.core.base.errors import TOKEN_BYTES, InputError, Problems, check_fits
 from jaxsens.core.base.strict import did_you_mean, field_names, read_table, read_toml
 from jaxsens.core.base.text import print_text, printable
+from jaxsens.core.choose import WIDE
 from jaxsens.core.engines.request import default_flips
 from jaxsens.core.flip_sensitivity import flip_sensitivity
 from jaxsens.core.models.adapters import as_model
@@ -197,7 +198,9 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
         cells = [_joined(flip["position"]), _joined(flip["symbol"], names), _joined(there, names)]
         table.add_row(str(word), *cells, as_text(norm, flip.get("at_most"), 6))
     rows = {f"mean {_sizes(result)}": "mean", **_QUANTILES, "max": "max"}
-    statistics = {"computed in": f"{result.dtype}, on {result.run.versions['device']}"}
+    wide = ", measured in float64" * (WIDE in result.engine.reason)
+    device = ": ".join(dict.fromkeys(result.run.versions["device"].split(": ")))  # "cpu: cpu"
+    statistics = {"model": f"{result.dtype}{wide}, on {device}"}
     statistics |= {name: _statistic(result, one) for name, one in rows.items()}
     at_most, average = at_most_of(result, _QUANTILES), None
     if result.measure.indicator:

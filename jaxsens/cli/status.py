@@ -55,7 +55,7 @@ def listing(sweep: Sweep, chosen: Sequence[Point], out: Path) -> list[str]:
                 measuring += len(one.points) * cost.seconds(on, one.inputs, 0)
         once = sum(compiling.values())
         left = duration(START_SECONDS + once + measuring)
-        told = f"the missing points take about {left} here, {duration(once)} of it to compile, once"
+        told = f"the missing points take about {left} on this machine if idle, {duration(once)} of it to compile, once"
         others = ", ".join(sweep.table_points)
         lines.append(told + f"; {others}, which may take far longer, are not counted" * bool(others))
     return lines

@@ -243,7 +243,7 @@ def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, war
         done[-1:] &= not done.all()
         raise MeasurementInterrupted(call.part(done), getattr(stop, "signal", signal.SIGINT)) from None
     if engine.exact:
-        rounding.warn_if_unresolved(result, stacklevel=4)
+        rounding.warn_if_unresolved(result, stacklevel=5)
     return result
 
 

@@ -103,7 +103,7 @@ def draw_profile(view: ResultView, axes: Any = None) -> list[Axes]:
     count, panels = len(view.inputs), list(np.ravel(np.asarray(axes, object)))
     with collecting("plot") as problems:
         if axes is None and count > MOST_INPUTS:
-            remedy = f"a figure has room for {MOST_INPUTS}: result.of_input(k).plot(), or axes="
+            remedy = f"a figure has room for {MOST_INPUTS}: result.of_input(k).plot(), or axes=[one for each input]"
             problems.add("result", f"{count} inputs", remedy)
         elif axes is not None and (len(panels) != count or not all(isinstance(one, Axes) for one in panels)):
             problems.add("axes", axes, f"{count} matplotlib Axes, one for each input")

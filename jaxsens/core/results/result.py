@@ -540,25 +540,26 @@ def load_result(path: str | os.PathLike[str]) -> FlipSensitivity:
 
 
 def save_with_metadata(
-    result: FlipSensitivity, path: str | os.PathLike[str], metadata: Mapping[str, Any]
+    result: FlipSensitivity, path: str | os.PathLike[str], metadata: Mapping[str, Any], **further: int
 ) -> None:
-    """Does what `FlipSensitivity.save` does."""
+    """Does what `FlipSensitivity.save` does. The seed of a point is a column, for who reads many files as one."""
     columns = dict[str, np.ndarray]()
     for name, place in COLUMNS.items():
         held: Any = reduce(lambda part, field: getattr(part, field, None), place.split("."), result)
         if held is not None:  # rows of one number are stored as numbers, rather than as lists of one
             columns[name] = held[:, 0] if held.ndim == 2 and held.shape[1] == 1 else held
+    columns |= {name: np.full(len(result), value) for name, value in further.items()}
     write_columns(path, columns, result.description(), metadata)
 
 
 def load_with_metadata(path: str | os.PathLike[str]) -> tuple[FlipSensitivity, dict[str, Any]]:
     """Returns a saved result and its further metadata. Raises as `load_result` does."""
     names = (*COLUMNS,)
-    columns, fields, metadata = read_columns(path, names[:5], names[5:])
+    columns, fields, metadata = read_columns(path, names[:5], (*names[5:], "seed"))
     try:
         table = decoded(fields)
-        for name, column in columns.items():
-            *above, last = COLUMNS[name].split(".")
+        for name in COLUMNS.keys() & columns.keys():
+            (*above, last), column = COLUMNS[name].split("."), columns[name]
             rows = column.ndim == 1 and name in ("position", "symbol")
             (table[above[0]] if above else table)[last] = column[:, None] if rows else column
         return _reader().validate_python(table), metadata

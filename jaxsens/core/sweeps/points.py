@@ -340,8 +340,8 @@ def write_point(
     )
     if directory is not None:
         # What killed writers left in the folder is removed when a job begins, not for every point.
-        described = asdict(metadata)
-        save_with_metadata(result, point.path(directory), described.pop("tables") | described)
+        described, own = asdict(metadata), {"seed": point.seed} if point.seed < 2**63 else {}
+        save_with_metadata(result, point.path(directory), described.pop("tables") | described, **own)
     return metadata
 
 

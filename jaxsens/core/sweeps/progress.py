@@ -70,7 +70,8 @@ class Reporter:
         if time.monotonic() - self._last >= every:
             self._last = time.monotonic()
             failed = f", {self._failed} failed" if self._failed else ""
-            self.note(f"{self.done}/{self.total}{failed}  {text}{left or ''}")
+            before = ", now " if left is None else "  "  # None: the item is under way
+            self.note(f"{self.done}/{self.total}{failed}{before}{text}{left or ''}")
 
 
 class BarReporter(Reporter):

@@ -155,7 +155,8 @@ def test_the_file_is_a_result_that_the_public_reader_takes_and_a_table_with_the_
     folder, point, result, _ = stored
     assert load_result(point.path(folder)).mean == result.mean
     table = pq.ParquetFile(point.path(folder)).read()
-    assert table.column_names == ["input", "position", "symbol", "value", "resolution"]
+    assert table.column_names == ["input", "position", "symbol", "value", "resolution", "seed"]
+    assert set(table["seed"].to_pylist()) == {point.seed}
     assert json.loads(table.schema.metadata[b"jaxsens"])["key"] == point.key
 
 

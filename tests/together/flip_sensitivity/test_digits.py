@@ -124,6 +124,7 @@ def test_what_no_arithmetic_resolves_is_counted_in_one_warning():
     ) as caught:
         found, true = compared(transformer(0), word(32), engine="vmap")
     assert len(caught) == 1
+    assert caught[0].filename == __file__
     assert not found.resolved.any()
     assert np.all(np.abs(found.norms[some(found)] - true) <= found.resolution[some(found)])
 

@@ -103,7 +103,7 @@ def test_lines_are_timed_and_rare(clock):
     assert printed(console).splitlines() == [
         "[    62.0 s]  2/4  b; about 5 s left",
         "[    62.0 s]  careful",
-        "[   130.0 s]  2/4  c: 3 of 9 flips",
+        "[   130.0 s]  2/4, now c: 3 of 9 flips",
     ]
 
 

@@ -174,10 +174,13 @@ def test_job_files_have_the_numbers_of_the_plan(config, name):
     yaml = pytest.importorskip("yaml")
     made = plan_of(config, name)
     only = ("--only", "variant=softmax,leftmost-hard")
-    slurm = job_file(made, ".slurm", config, only)
+    slurm = job_file(made, Path("my job.slurm"), config, only)
     command = f"jaxsens plan {config} --on {name} {' '.join(only)}"
     made_for = f"# For 12 points on 8 x {made.target.device.description}, by `{command}`."
     assert slurm.splitlines()[1] == made_for
+    told = [line.split("  ")[1].strip() for line in slurm.splitlines() if line.startswith("#   ")]
+    again = f"SHARDS={made.shards} sbatch --array={made.shards - 1} 'my job.slurm'"
+    assert told == ["sbatch 'my job.slurm'", again]
     assert f'/$shards" {" ".join(only)} "${{@:3}}" &' in slurm
     assert f"#SBATCH --array=0-{made.shards - 1}\n" in slurm
     # Programs take longest to compile for a TPU.
@@ -185,7 +188,9 @@ def test_job_files_have_the_numbers_of_the_plan(config, name):
     assert made.minutes == (30 if name.startswith("v6e") else 10)
     assert ("#SBATCH --gpus-per-task=8\n" in slurm) == name.startswith("h100")
     assert f"config=${{1:-{config}}}" in slurm
-    job = yaml.safe_load(job_file(made, ".yaml", config, only))
+    text = job_file(made, Path("job.yaml"), config, only)
+    assert "#   kubectl apply -f cluster/kubernetes_storage.yaml -f job.yaml\n" in text
+    job = yaml.safe_load(text)
     (container,) = job["spec"]["template"]["spec"]["containers"]
     kind = "nvidia.com/gpu" if name.startswith("h100") else "google.com/tpu"
     assert container["resources"]["limits"][kind] == "8"
@@ -214,7 +219,7 @@ def test_a_template_without_a_place_or_with_one_twice_is_an_error(
         (tmp_path / name).write_text(text.replace(old, new, 1), "utf-8")
     monkeypatch.setattr("jaxsens.cli.plan.PLANNING", tmp_path)
     with pytest.raises(ValueError, match="times"):
-        job_file(made, ending, config)
+        job_file(made, Path(f"job{ending}"), config)
 
 
 def test_the_command_prints_the_plan_within_80_columns_and_writes_the_job(
@@ -223,10 +228,12 @@ def test_the_command_prints_the_plan_within_80_columns_and_writes_the_job(
     monkeypatch.setenv("COLUMNS", "80")
     job = tmp_path / "job.slurm"
     assert main(["plan", str(config), "--on", "h100", "--only", "n=8,16", "--write", str(job)]) == 0
-    output = capsys.readouterr().out
+    output, said = capsys.readouterr()
+    assert said == f"wrote {job}; submit it by: sbatch {job}\n"
     assert all(len(line) <= 80 for line in output.splitlines())
     told = " ".join(output.split())
     assert "h100: 1 x NVIDIA H100 SXM, 80 GB" in told
+    assert "…" not in told  # no number is cut
     assert " 16 3 " in told  # the length and the points of a row
     assert "Suggested: 1 shard of at most 10 minutes" in told
     assert job.read_text("utf-8").startswith("#!/bin/bash")
@@ -238,8 +245,10 @@ def test_what_does_not_fit_is_said_and_is_exit_code_1(config, capsys):
     assert main(["plan", str(config), "--on", "h100"]) == 1
     assert "memory_budget = 100 bytes" in capsys.readouterr().out
     job = config.with_suffix(".yaml")
+    job.write_text("", "utf-8")
     assert main(["plan", str(config), "--on", "h100", "--write", str(job)]) == 1
-    assert job.is_file()
+    assert capsys.readouterr().err == f"replaced {job}; submit it by: kubectl apply -f {job}\n"
+    assert job.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
@@ -288,6 +297,7 @@ def test_a_number_after_the_name_counts_gpus_or_names_the_slice_of_a_tpu(name, c
 
 def test_a_device_that_is_not_known_is_refused_with_those_that_are():
     assert 'did you mean "h100"' in refused("--on", target_called, "h10")
+    assert refused("--on", target_called, "cpu").count("a100, b200") == 1
     assert "4, 8, 16" in refused("--on", target_called, "v6e-7")
     refused("--on", target_called, "h100x0")
     refused("--on", target_called, "h100x00")
