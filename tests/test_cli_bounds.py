@@ -103,6 +103,12 @@ def test_a_table_that_cannot_be_written_is_refused_before_it_is_computed(tmp_pat
         assert f"--out = '{tmp_path / path}': " in said
     assert main(["constructions", "--measure", "--out", str(tmp_path / "afile" / "x.md")]) == 2
     assert f"{tmp_path / 'afile'} is not a directory" in capsys.readouterr().err
+    rows = tmp_path / "t.md.rows"
+    rows.write_text("mine")
+    for command in (["restrictions", "--models", "0"], ["constructions", "--measure", "--cap", "9"]):
+        assert main([*command, "--out", str(tmp_path / "t.md")]) == 2
+        assert f"{rows}, where rows would be kept, is a file" in capsys.readouterr().err
+    assert rows.read_text() == "mine"
 
 
 def test_the_table_of_restrictions_is_written(tmp_path, capsys):
@@ -142,15 +148,6 @@ def test_a_stopped_table_goes_on_with_the_rows_that_it_has(tmp_path, monkeypatch
     shutil.rmtree(tmp_path / "table.md.rows", ignore_errors=True)
     main(arguments)
     assert (tmp_path / "table.md").read_text() == resumed
-
-
-def test_a_file_in_place_of_the_folder_of_rows_is_refused_before_anything_is_computed(tmp_path, capsys):
-    rows = tmp_path / "t.md.rows"
-    rows.write_text("mine")
-    for command in (["restrictions", "--models", "0"], ["constructions", "--measure", "--cap", "9"]):
-        assert main([*command, "--out", str(tmp_path / "t.md")]) == 2
-        assert f"{rows}, where rows would be kept, is a file" in capsys.readouterr().err
-    assert rows.read_text() == "mine"
 
 
 def test_a_table_that_is_there_is_not_replaced_by_a_part_of_it(tmp_path, monkeypatch, capsys):

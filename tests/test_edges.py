@@ -227,19 +227,15 @@ def test_mutated_inputs_end_in_an_error_with_words_or_a_result(kind):
     assert tally.refused > 0
 
 
-def function(tokens):
-    return jnp.sum(tokens)[None]
-
-
 def test_flips_are_counted_before_they_are_listed(monkeypatch):
     words = np.zeros((3, 50), int)
     monkeypatch.setattr(errors, "machine_memory", lambda: 100_000)
     with pytest.raises(
         InputError, match=r"tokens = 'shape \(3, 50\)': a measurement of 1911 flips takes.*sample"
     ):
-        jaxsens.flip_sensitivity(function, words, 14)
-    assert len(jaxsens.flip_sensitivity(function, words, flips=jaxsens.Substitute(14, sample=20))) == 20
-    assert len(jaxsens.flip_sensitivity(function, words, flips=jaxsens.Substitute(14, positions=[3]))) == 39
+        jaxsens.flip_sensitivity(total, words, 14)
+    assert len(jaxsens.flip_sensitivity(total, words, flips=jaxsens.Substitute(14, sample=20))) == 20
+    assert len(jaxsens.flip_sensitivity(total, words, flips=jaxsens.Substitute(14, positions=[3]))) == 39
 
 
 def test_a_sweep_of_too_many_points_is_refused():

@@ -28,7 +28,7 @@ from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import run_sweep
 from tests import reference
 from tests.core.sweeps.tiny import problems_of, quiet
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 from tests.small_models import random_parameters, small, tying
 from tests.together.flip_sensitivity.test_incremental import Odd, odd_weights, two_apart
 from tests.together.flip_sensitivity.test_texts import MODEL, SPELLER
@@ -205,8 +205,7 @@ def test_means_leave_out_rows_that_see_nothing():
     assert np.isnan(found.largest[0, :, 0]).all()
     np.testing.assert_allclose(found.largest[0, :, 1], 1)
     np.testing.assert_allclose(found.mean("largest")[0], found.largest[0, :, 1:].mean(axis=-1))
-    with refusal("statistic"):
-        found.mean("received")
+    refused("statistic", found.mean, "received")
 
 
 def test_what_is_refused(monkeypatch):

@@ -232,14 +232,11 @@ def test_the_first_example_runs_and_prints_what_it_promises(capsys):
     assert str(result.accuracy) in said
 
 
-def test_a_users_model_without_parameters_or_with_numbers_among_them_is_refused():
+def test_a_users_model_without_parameters_or_with_numbers_and_wrong_attention_are_refused():
     names = example()
     assert "pass the pair" in refused("", jaxsens.flip_sensitivity, names["Decoder"](), [1, 2, 3])
     weights = {**names["random_weights"](0), "scale": 2.0}
     assert "2.0" in refused("", jaxsens.flip_sensitivity, (names["Decoder"](), weights), [1, 2, 3])
-
-
-def test_attention_lists_every_error():
     wrong: dict[str, Any] = {"key_heads": 3, "mask": "backwards", "scale": float("nan")}
     refused("key_heads mask scale", jaxsens.Attention, 4, **wrong)
 
@@ -455,10 +452,8 @@ def test_an_interrupted_estimate_keeps_nothing_and_begins_again():
     with refusal("remaining.engine"):
         _ = partial.remaining
     exact = jaxsens.flip_sensitivity(model, word, engine="vmap")
-    with refusal("remaining.engine"):
-        jaxsens.flip_sensitivity(model, word, exact.remaining, engine="first-order")
-    with refusal("engine"):
-        partial.joined(jaxsens.flip_sensitivity(model, word, engine="first-order"))
+    refused("remaining.engine", jaxsens.flip_sensitivity, model, word, exact.remaining, engine="first-order")
+    refused("engine", partial.joined, jaxsens.flip_sensitivity(model, word, engine="first-order"))
 
 
 @pytest.mark.long

@@ -20,7 +20,7 @@ from jaxsens.core.models.parts.masks import MASKS
 from jaxsens.core.models.transformer.layers import layered_transformer
 from jaxsens.first_order.engine import FirstOrderEngine
 from jaxsens.first_order.estimate import combinations
-from tests.refusals import refusal
+from tests.refusals import refusal, refused
 from tests.small_models import WEIGHTINGS_TRIED, small
 
 
@@ -232,8 +232,7 @@ def test_few_outputs_of_many_take_no_memory_for_the_others():
 
 @pytest.mark.long
 def test_a_budget_that_holds_nothing_is_refused_and_few_verified_flips_are_enough():
-    with refusal("memory_budget"):
-        measured(Grouped(), placement=jaxsens.Placement(memory_budget=2**8))
+    refused("memory_budget", measured, Grouped(), placement=jaxsens.Placement(memory_budget=2**8))
     one = jaxsens.flip_sensitivity((Grouped(), WEIGHTS), TOKENS, engine=FirstOrder(verify=1))
     assert one.exact.sum() == 1
     assert "any of them may exceed" in repr(one)

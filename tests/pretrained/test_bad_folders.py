@@ -339,7 +339,9 @@ def test_no_weights_are_read_before_options_and_shapes_are_right(tmp_path, monke
         jaxsens.load_pretrained(tmp_path)
 
 
-def test_several_problems_are_told_together(tmp_path):
+def test_unknown_arguments_and_several_problems_are_told_together(tmp_path):
+    write_folder(tmp_path)
+    refused("dtype output", jaxsens.load_pretrained, tmp_path, output="pooled", dtype="float16")
     options("llama", hidden_act="xielu", mlp_bias="no", quantization_config={}, rope_scaling={"type": "ntk"})(
         tmp_path
     )
@@ -379,11 +381,6 @@ def test_a_name_at_the_hub_stands_for_its_folder_in_the_local_cache(tmp_path, mo
     (place / "refs" / "main").write_text("abc\n")
     model = jaxsens.load_pretrained("org/name")
     assert (model.name, model.folder) == ("org/name", place / "snapshots" / "abc")
-
-
-def test_unknown_arguments(tmp_path):
-    write_folder(tmp_path)
-    refused("dtype output", jaxsens.load_pretrained, tmp_path, output="pooled", dtype="float16")
 
 
 _PARTS = ("dense.weight", "dense.bias", "LayerNorm.weight", "LayerNorm.bias")

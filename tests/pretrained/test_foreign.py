@@ -212,16 +212,11 @@ def test_an_architecture_that_cannot_be_is_refused_by_field(changes, names):
         jaxsens.from_weights(dataclasses.replace(SHAPE, **changes), weights())
 
 
-def test_arguments_that_are_no_choice_are_refused_together():
-    refused(
-        "architecture dtype output readout weights",
-        jaxsens.from_weights,
-        {},
-        [],
-        output="row",
-        dtype="float16",
-        readout=-1,
-    )
+def test_arguments_that_are_no_choice_and_symbols_that_are_not_read_are_refused():
+    wrong: dict[str, Any] = {"output": "row", "dtype": "float16", "readout": -1}
+    refused("architecture dtype output readout weights", jaxsens.from_weights, {}, [], **wrong)
+    model = jaxsens.from_weights(dataclasses.replace(SHAPE, unread=4), weights())
+    refused("ids", model, [0, 4])
 
 
 def test_a_head_is_read_for_logits_only_and_may_have_any_number_of_outputs():
@@ -231,9 +226,3 @@ def test_a_head_is_read_for_logits_only_and_may_have_any_number_of_outputs():
     assert jaxsens.from_weights(labels, given, output="logits")([0, 1]).shape == (2, 2)
     assert jaxsens.from_weights(labels, given)([0, 1]).shape == (2, 4)
     assert "the model reads at most 3" in refused("ids", jaxsens.from_weights(labels, given), [0, 1, 2, 3])
-
-
-def test_a_symbol_that_the_architecture_does_not_read_is_refused():
-    model = jaxsens.from_weights(dataclasses.replace(SHAPE, unread=4), weights())
-    with refusal("ids"):
-        model([0, 4])

@@ -19,7 +19,7 @@ from safetensors.flax import save_file
 import jaxsens
 from jaxsens.pretrained.model import PretrainedModel
 from tests.pretrained.folders import CONFIGS, tensors_of, write_folder, write_tokenizer
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 
 IDS = [9, 10, 11, 12, 13, 14, 15, 9]
 
@@ -102,8 +102,7 @@ def test_a_model_larger_than_a_device_is_measured_on_several(tmp_path: Path):
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(whole.parameters))
     budget = size // 2
     placement = jaxsens.Placement(mesh_of(1), memory_budget=budget)
-    with refusal("memory_budget"):
-        jaxsens.flip_sensitivity(whole, IDS, engine="vmap", placement=placement)
+    refused("memory_budget", jaxsens.flip_sensitivity, whole, IDS, engine="vmap", placement=placement)
     split = jaxsens.load_pretrained(folder, dtype="bfloat16", mesh=mesh_of(4))
     found = jaxsens.flip_sensitivity(
         split, IDS, placement=jaxsens.Placement(mesh_of(4), memory_budget=budget)
@@ -119,11 +118,9 @@ def test_a_model_larger_than_a_device_is_measured_on_several(tmp_path: Path):
 def test_what_cannot_be_kept_or_split_is_refused_by_name(tmp_path: Path):
     write_folder(tmp_path, "llama")
     refused("dtype", jaxsens.load_pretrained, tmp_path, dtype="bfloat16")
-    with refusal("mesh"):
-        jaxsens.load_pretrained(tmp_path, mesh=4)  # pyright: ignore[reportArgumentType]
+    refused("mesh", jaxsens.load_pretrained, tmp_path, mesh=4)  # pyright: ignore[reportArgumentType]
     split = jaxsens.load_pretrained(tmp_path, mesh=mesh_of(4))
-    with refusal("placement.mesh"):
-        jaxsens.flip_sensitivity(split, IDS, placement=jaxsens.Placement(mesh_of(2)))
+    refused("placement.mesh", jaxsens.flip_sensitivity, split, IDS, placement=jaxsens.Placement(mesh_of(2)))
 
 
 PEAK = """

@@ -94,11 +94,16 @@ def test_only_whole_names_of_unused_symbols_are_reserved(tmp_path):
     assert tokenizer.reserved(2) == (1,)
 
 
-def test_the_readout_is_cls_of_an_encoder_and_the_last_row_of_a_decoder(encoder, decoder):
+def test_a_model_says_what_it_is_and_reads_cls_of_an_encoder_and_the_last_row_of_a_decoder(encoder, decoder):
     assert (encoder.layered.readout, decoder.layered.readout) == (0, "last")
     ids = encoder.encode("the cat sat on a mat")
     np.testing.assert_allclose(encoder.layered(encoder.parameters, np.array(ids)), encoder(ids)[0], rtol=1e-6)
     assert decoder(ids).shape == (8, 20)
+    assert repr(encoder).startswith(
+        "PretrainedModel('bert', layers=2, width=8, symbols=20, max_length=12, output='hidden'"
+    )
+    assert "dtype='float64'" in repr(decoder)
+    assert encoder.embeddings().shape == (20, 8)
 
 
 @pytest.mark.quick(0, 2)
@@ -189,13 +194,10 @@ def test_the_log_probability_of_a_token_exactly_and_to_first_order(decoder):
     np.testing.assert_allclose(estimated.norms, exact.norms, rtol=1e-6)
 
 
-def test_the_log_probability_of_a_token_beyond_the_logits(decoder):
+def test_bad_ids_and_texts_and_tokens_beyond_the_logits(encoder, decoder):
     for name, token, against in ("token", 20, None), ("against", 3, 20):
-        with refusal(name):
-            jaxsens.flip_sensitivity(decoder, [8, 9], [10], jaxsens.LogProbability(token, against=against))
-
-
-def test_bad_ids_and_texts(encoder, tmp_path):
+        measure = jaxsens.LogProbability(token, against=against)
+        refused(name, jaxsens.flip_sensitivity, decoder, [8, 9], [10], measure)
     for ids in ([8] * 13, [], [20], [-1], [0.5], "the cat", [[8, 9]]):
         refused("ids", encoder, ids)
     refused("text", encoder.encode, "a " * 11)
@@ -211,14 +213,6 @@ def test_roberta_does_not_count_padding(tmp_path):
     model = jaxsens.load_pretrained(tmp_path)
     assert model.max_length == 8
     assert "padding, which roberta does not count" in refused("ids", model, [8, 1, 9])
-
-
-def test_a_model_says_what_it_is(encoder, decoder):
-    assert repr(encoder).startswith(
-        "PretrainedModel('bert', layers=2, width=8, symbols=20, max_length=12, output='hidden'"
-    )
-    assert "dtype='float64'" in repr(decoder)
-    assert encoder.embeddings().shape == (20, 8)
 
 
 RECORDED = {(one.family, one.name): one for one in recorded()}
@@ -293,5 +287,4 @@ def test_a_label_that_is_not_there_is_refused_by_name(tmp_path):
     model = jaxsens.load_pretrained(classifier(tmp_path), output="labels")
     ids = model.encode("the cat sat")
     for token in ("happy", 3):
-        with refusal("token"):
-            jaxsens.flip_sensitivity(model, ids, [9], jaxsens.LogProbability(token))
+        refused("token", jaxsens.flip_sensitivity, model, ids, [9], jaxsens.LogProbability(token))

@@ -176,17 +176,12 @@ def test_characters_beyond_the_font_are_drawn_by_another_or_named():
         families(["\U00012000"])
 
 
-@pytest.mark.parametrize("text", ["w \ud83d w", "\udcff"])
-def test_half_a_character_is_refused(text, tmp_path):
-    write_folder(tmp_path, "bert")
-    model = jaxsens.load_pretrained(tmp_path)
-    for call in (model.encode, model.token_id, lambda one: jaxsens.flip_sensitivity(model, one)):
-        assert "half of an emoji or other character" in refused("text", call, text)
-
-
-def test_a_word_that_the_tokenizer_does_not_know_is_refused(tmp_path):
+def test_half_a_character_and_a_word_that_the_tokenizer_does_not_know_are_refused(tmp_path):
     write_folder(tmp_path, "bert")
     model = jaxsens.load_pretrained(tmp_path, output="logits")
+    for call in (model.encode, model.token_id, lambda one: jaxsens.flip_sensitivity(model, one)):
+        for text in ("w \ud83d w", "\udcff"):
+            assert "half of an emoji or other character" in refused("text", call, text)
     assert model.token_id("[UNK]") == 1
     measure = jaxsens.LogProbability("zebra")
     assert "zebra" in refused("text", jaxsens.flip_sensitivity, model, "the cat", [9], measure)

@@ -131,15 +131,9 @@ def test_by_default_the_symbols_before_the_row_that_is_read_are_flipped(model, f
 
 
 def test_positions_are_counted_from_the_row_that_is_read(model):
-    found = jaxsens.flip_sensitivity(model, WORDS[1], jaxsens.Substitute([12], positions=["readout"]))
-    assert found.positions.tolist() == [2]
-    refused(
-        "flips.positions",
-        jaxsens.flip_sensitivity,
-        model,
-        WORDS[:2],
-        jaxsens.Substitute([12], positions=["readout"]),
-    )
+    flips = jaxsens.Substitute([12], positions=["readout"])
+    assert jaxsens.flip_sensitivity(model, WORDS[1], flips).positions.tolist() == [2]
+    refused("flips.positions", jaxsens.flip_sensitivity, model, WORDS[:2], flips)
 
 
 def test_results_and_statistics_say_the_row_that_is_read(model, tmp_path):

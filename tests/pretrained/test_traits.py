@@ -116,12 +116,9 @@ def test_a_mask_that_scales_all_rows_is_refused_and_is_no_neighbour(tmp_path):
     model = model_of(tmp_path, "esm", "token dropout")
     ids = RECORDED["esm", "token dropout"].ids
     for flips in (jaxsens.Mask(), jaxsens.Substitute([4, 9], positions=[2])):
-        with refusal("flips.symbols"):
-            jaxsens.flip_sensitivity(model, ids, flips=flips)
-    with refusal("tokens"):
-        jaxsens.flip_sensitivity(model, [*ids, 4])
-    with refusal("ids"):
-        model([*ids, 4])
+        refused("flips.symbols", jaxsens.flip_sensitivity, model, ids, flips=flips)
+    refused("tokens", jaxsens.flip_sensitivity, model, [*ids, 4])
+    refused("ids", model, [*ids, 4])
     assert jaxsens.flip_sensitivity(model, ids, flips=jaxsens.Substitute([5, 9], positions=[2])).max > 0
 
 
@@ -158,8 +155,7 @@ def test_a_head_of_the_other_kind_is_not_read(tmp_path):
     one = RECORDED["deberta-v2", "defaults, one row"]
     dataclasses.replace(one, config={**one.config, "legacy": True}).write(tmp_path)
     refused("output", jaxsens.load_pretrained, tmp_path, output="logits")
-    with refusal("output"):  # it has no head at all
-        model_of(tmp_path / "t5", "t5", "defaults", output="logits")
+    refused("output", model_of, tmp_path / "t5", "t5", "defaults", output="logits")  # it has no head at all
 
 
 IDS = [9, 10, 11, 12, 13, 14, 15, 9]

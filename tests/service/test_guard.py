@@ -11,7 +11,7 @@ import json
 import random
 import socket
 from asyncio import run
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 
 import httpx
@@ -36,6 +36,7 @@ from jaxsens.service.routes import openapi
 from tests.refusals import refused
 from tests.service.malformed import SOUND, malformed
 
+pytestmark = pytest.mark.anyio
 TOKEN, OURS = "tokenfortests", {"Authorization": "Bearer tokenfortests"}
 
 NEARLY = ("t", TOKEN[:-1], TOKEN[1:], TOKEN + "s", TOKEN * 2, TOKEN.upper())
@@ -161,95 +162,80 @@ WHOLE = (
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
-def listening(act: Callable[[Callable[[], Awaitable[Pair]]], Awaitable[None]]) -> None:
-    """Calls `act` with what opens a connection to a guarded service of one route."""
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
 
-    async def main() -> None:
-        app = Guard(echoing(), TOKEN, ["localhost"], 1)
-        config, state = uvicorn.Config(app, log_config=None, lifespan="off", http=Connection), ServerState()
-        config.load()
-        made = lambda: Connection(config=config, server_state=state, app_state={})  # noqa: E731
-        server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
-        place = server.sockets[0].getsockname()
-        pairs: list[Pair] = []
 
-        async def opened() -> Pair:
-            pairs.append(await asyncio.open_connection(*place))
-            return pairs[-1]
+@pytest.fixture
+async def opened() -> AsyncIterator[Callable[[], Awaitable[Pair]]]:
+    """Opens a connection to a guarded service of one route."""
+    app = Guard(echoing(), TOKEN, ["localhost"], 1)
+    config, state = uvicorn.Config(app, log_config=None, lifespan="off", http=Connection), ServerState()
+    config.load()
+    made = lambda: Connection(config=config, server_state=state, app_state={})  # noqa: E731
+    server = await asyncio.get_running_loop().create_server(made, "127.0.0.1", 0)
+    place = server.sockets[0].getsockname()
+    pairs: list[Pair] = []
 
-        async with asyncio.timeout(60):
-            await act(opened)
-        server.close()
-        for _, writer in pairs:
-            writer.close()
+    async def one() -> Pair:
+        pairs.append(await asyncio.open_connection(*place))
+        return pairs[-1]
+
+    yield one
+    server.close()
+    for _, writer in pairs:
+        writer.close()
+    async with asyncio.timeout(10):
         while state.connections:
             await asyncio.sleep(0.01)
-
-    asyncio.run(main())
 
 
 async def answered(pair: Pair, said: bytes) -> bytes:
     pair[1].write(said)
-    return await pair[0].read(1000)
+    async with asyncio.timeout(60):
+        return await pair[0].read(1000)
 
 
 @pytest.mark.parametrize("said", [b"", b"POST / HTTP/1.1\r\nHost: loc", WHOLE + b"123456789"])
-def test_a_connection_without_a_whole_head_is_closed_also_after_an_answer(monkeypatch, said):
+async def test_a_connection_without_a_whole_head_is_closed_also_after_an_answer(opened, monkeypatch, said):
     monkeypatch.setattr(guard, "HEAD_SECONDS", 0.5)
-
-    async def act(opened):
-        reader, writer = await opened()
-        writer.write(said)
+    reader, writer = await opened()
+    writer.write(said)
+    async with asyncio.timeout(60):
         assert (b"9 bytes" in await reader.read()) == said.startswith(WHOLE)  # until it is closed
 
-    listening(act)
 
-
-def test_half_a_body_is_not_waited_for(monkeypatch):
+async def test_half_a_body_is_not_waited_for(opened, monkeypatch):
     monkeypatch.setattr(guard, "BODY_SECONDS", 0.5)
-
-    async def act(opened):
-        assert b"408" in await answered(await opened(), WHOLE + b"1234")
-
-    listening(act)
+    assert b"408" in await answered(await opened(), WHOLE + b"1234")
 
 
-def test_an_answer_may_take_its_time_and_the_connection_is_kept_after_it(monkeypatch):
+async def test_an_answer_may_take_its_time_and_the_connection_is_kept_after_it(opened, monkeypatch):
     monkeypatch.setattr(guard, "BODY_SECONDS", 0.5)
     monkeypatch.setattr(guard, "HEAD_SECONDS", 1.5)
-
-    async def act(opened):
-        pair = await opened()
-        assert b"late" in await answered(pair, WHOLE.replace(b"POST /", b"GET /late").replace(b"9\r", b"0\r"))
-        await asyncio.sleep(1.1)  # in which it is looked at
-        assert b"9 bytes" in await answered(pair, WHOLE + b"123456789")
-
-    listening(act)
+    pair = await opened()
+    assert b"late" in await answered(pair, WHOLE.replace(b"POST /", b"GET /late").replace(b"9\r", b"0\r"))
+    await asyncio.sleep(1.1)  # in which it is looked at
+    assert b"9 bytes" in await answered(pair, WHOLE + b"123456789")
 
 
-def test_a_head_that_never_ends_is_not_read_on():
-    async def act(opened):
-        assert b"400" in await answered(await opened(), b"POST / HTTP/1.1\r\nHost: " + b"a" * 2**18)
-
-    listening(act)
+async def test_a_head_that_never_ends_is_not_read_on(opened):
+    assert b"400" in await answered(await opened(), b"POST / HTTP/1.1\r\nHost: " + b"a" * 2**18)
 
 
-def test_many_silent_connections_close_the_oldest_of_them_and_no_other(monkeypatch):
+async def test_many_silent_connections_close_the_oldest_of_them_and_no_other(opened, monkeypatch):
     monkeypatch.setattr(guard.Connection, "most", 5)
     monkeypatch.setattr(guard, "HEAD_SECONDS", 1e9)
-
-    async def act(opened):
-        slow = await opened()
-        slow[1].write(WHOLE)  # its head is whole
-        await asyncio.sleep(0.2)
-        silent = [await opened() for _ in range(20)]
-        assert b"9 bytes" in await answered(await opened(), WHOLE + b"123456789")
-        assert b"9 bytes" in await answered(slow, b"123456789")
-        async with asyncio.timeout(5):
-            with suppress(ConnectionError):
-                assert await silent[0][0].read() == b""
-
-    listening(act)
+    slow = await opened()
+    slow[1].write(WHOLE)  # its head is whole
+    await asyncio.sleep(0.2)
+    silent = [await opened() for _ in range(20)]
+    assert b"9 bytes" in await answered(await opened(), WHOLE + b"123456789")
+    assert b"9 bytes" in await answered(slow, b"123456789")
+    async with asyncio.timeout(5):
+        with suppress(ConnectionError):
+            assert await silent[0][0].read() == b""
 
 
 def test_small_answers_are_sent_at_once():
@@ -268,7 +254,7 @@ def asked(raw: bytes):
     return read_question(read_json(raw), ["tiny"])
 
 
-def test_a_question_is_written_as_it_is_read():
+def test_a_question_is_written_as_it_is_read_and_a_log_probability_reads_logits():
     question = asked(json.dumps(SOUND).encode())
     assert read_question(question.table(), ["tiny"]) == question
     assert question.flips == jaxsens.Substitute(3)
@@ -278,9 +264,6 @@ def test_a_question_is_written_as_it_is_read():
         "measure": {"kind": "l2"},
         "engine": {"kind": "auto"},
     }
-
-
-def test_a_log_probability_reads_logits_without_being_told():
     question = read_question(
         {"model": "tiny", "tokens": "a", "measure": {"kind": "log-probability", "token": 3}}, ["tiny"]
     )

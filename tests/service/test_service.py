@@ -18,7 +18,7 @@ import pytest
 
 import jaxsens
 from tests.pretrained.folders import write_folder
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 from tests.service.served import MODELS, SLOWLY, TOKEN, Served, free_port, serving, tiny
 
 SERVED = {**MODELS, "hub": "org/cats"} | {name: f"tests.service.served:{name}" for name in ("panics", "huge")}
@@ -79,10 +79,8 @@ def test_the_client_reads_the_token_of_the_environment_and_uses_no_proxy(service
         assert {one["name"] for one in client.models()} == {*SERVED, "cats"}
         assert httpx.get(client.page, trust_env=False).status_code == 303
     monkeypatch.delenv("JAXSENS_TOKEN")
-    with refusal("token"):
-        jaxsens.service.Client(service.address)
-    with refusal("timeout"):
-        jaxsens.service.Client(service.address, TOKEN, timeout=0.0)
+    refused("token", jaxsens.service.Client, service.address)
+    refused("timeout", jaxsens.service.Client, service.address, TOKEN, timeout=0.0)
 
 
 def test_the_client_asks_again_where_too_much_waits_and_nowhere_else():

@@ -9,7 +9,7 @@ import pytest
 
 import jaxsens
 from jaxsens.service.store import Store
-from tests.refusals import refusal
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -62,8 +62,7 @@ def test_what_had_begun_is_queued_when_the_store_is_opened_again(tmp_path):
 
 
 def test_a_store_that_another_service_has_is_refused(store, tmp_path):
-    with refusal("--store"):
-        Store(tmp_path)
+    refused("--store", Store, tmp_path)
 
 
 def test_a_damaged_job_is_told_set_aside_and_asked_for_again_and_no_other_is_lost(tmp_path, capsys):

@@ -130,34 +130,15 @@ def test_huge_scores_give_the_diameter_not_nan():
     assert undercut(model, 5, bound) <= 1
 
 
-@pytest.mark.parametrize(
-    "weighting",
-    ["leftmost-hard", "average-hard", "sparsemax", "softmax-off-by-one", SinkSoftmax(learned=True)],
-)
-def test_weightings_that_jump_and_sinks_are_refused(weighting):
-    with refusal("weighting of layer 1"):
-        certified_bound(Transformer(small(weighting=("softmax", weighting))), 4)
-
-
-def test_all_problems_come_together():
-    refused(
-        "classes flips.symbols measure n",
-        certified_bound,
-        Transformer(small()),
-        0,
-        [7],
-        "l3",
-        classes=0,
-        readout_symbols=[0],
-    )
-
-
-def test_other_models_and_a_readout_that_is_no_position_are_refused():
+def test_weightings_that_jump_sinks_and_wrong_arguments_are_refused_by_name():
+    sinks = ("softmax-off-by-one", SinkSoftmax(learned=True))
+    for weighting in ("leftmost-hard", "average-hard", "sparsemax", *sinks):
+        with refusal("weighting of layer 1"):
+            certified_bound(Transformer(small(weighting=("softmax", weighting))), 4)
+    model, wrong = Transformer(small()), {"classes": 0, "readout_symbols": [0]}
+    refused("classes flips.symbols measure n", certified_bound, model, 0, [7], "l3", **wrong)
     assert "a jaxsens Transformer" in refused("model", certified_bound, lambda tokens: tokens, 4)
     refused("readout_symbols", certified_bound, Transformer(small(readout="mean")), 4, readout_symbols=[0])
-
-
-def test_normalisation_that_may_divide_by_nothing_is_refused():
     config = small(layer_norm="post", layer_norm_epsilon=0.0)
     refused("layer_norm_epsilon", certified_bound, Transformer(config), 4)
 

@@ -18,7 +18,7 @@ from jaxsens.core.models.parts.positions import Learned
 from jaxsens.theory.hard_attention.checker import check
 from jaxsens.theory.hard_attention.restrict import restrict
 from jaxsens.theory.hard_attention.restriction import FREE, Case, Certificate, Restriction, RestrictionRefused
-from tests.refusals import refusal
+from tests.refusals import refused
 from tests.theory.hard_models import almost_tied, assert_true, hard, last_one, looked_up, really_depends
 
 N = 24
@@ -163,13 +163,10 @@ def test_tampering_is_refused_with_its_reason(model, restriction, name):
     )
 
 
-def test_too_few_free_positions_are_refused(model, restriction):
+def test_too_few_free_positions_and_the_certificate_of_another_model_are_refused(model, restriction):
     verdict = check(restriction, model, 0.99)
     assert not verdict.accepted
     assert "less than 0.99" in verdict.problems[0]
-
-
-def test_the_certificate_of_another_model_is_refused(restriction):
     assert not check(restriction, hard(0, heads=1)).accepted
     assert not check(restriction, hard(0, heads=1, weighting="softmax")).accepted
     assert not check(restriction, hard(0, heads=1, readout="mean")).accepted
@@ -246,14 +243,11 @@ def order_of_sums() -> tuple[list[float], list[float]]:
             return [float(a), float(b), float(c)], [float(c), float(b), float(a)]
 
 
-def test_keys_that_are_equal_in_exact_sums_only_are_no_ties():
+def test_only_keys_that_are_equal_in_any_order_of_sums_are_ties():
     for embedding in (order_of_sums(), order_of_sums()[::-1]):
         model = looked_up([*embedding, [0.0, 0.0, 0.0]], 1.0, keys=(1.0, 1.0, 1.0), dtype="float32")
         verdict = check(fixed_winner([FREE] * 4, 0, (0, 3)), model)
         assert any("can win too" in problem for problem in verdict.problems)
-
-
-def test_sums_that_are_exact_in_any_order_are_ties():
     model = looked_up([[1.0, 2.0, 3.0], [3.0, 2.0, 1.0], [0.0] * 3], 1.0, keys=(1.0,) * 3, dtype="float32")
     claim = fixed_winner([FREE] * 4, 0, (0, 3))
     assert check(claim, model).accepted
@@ -294,8 +288,7 @@ def test_what_cannot_be_read_is_a_problem_and_no_exception(model, restriction):
     for values in (restriction.values.astype(float), restriction.values[None], restriction.values.tolist()):
         verdict = check(dataclasses.replace(restriction, values=values), model)
         assert verdict.problems == ("values are no array of whole numbers, one a position",)
-    with refusal("model"):
-        check(restriction, None)  # pyright: ignore[reportArgumentType]
+    refused("model", check, restriction, None)  # pyright: ignore[reportArgumentType]
 
 
 def test_the_checker_shares_no_code_with_the_builder():

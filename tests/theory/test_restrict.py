@@ -146,7 +146,11 @@ def test_what_is_fixed_beforehand_stays_and_the_end_symbol_can_be():
     assert (words[:, ~restriction.free] == restriction.values[~restriction.free]).all()
 
 
-def test_where_the_greedy_stage_settles_nothing_the_refusal_says_so(monkeypatch):
+def test_the_refusal_says_what_grew_too_large_or_that_the_greedy_stage_settled_nothing(monkeypatch):
+    with pytest.raises(
+        RestrictionRefused, match=r"position \d+ may have 16 values or more after layer 0.*larger n"
+    ):
+        restrict(last_one(), 40, 1.0, most_values=16)
     monkeypatch.setattr(restricting, "cover", lambda *_: {})
     with pytest.raises(RestrictionRefused, match="did not settle every head"):
         restrict(last_one(), 64, 0.5, most_values=20)
@@ -231,7 +235,7 @@ def test_words_are_drawn_from_sound_arguments_only():
     assert restriction.vary(word.tolist(), generator, np.int64(2)).shape == (2, 6)  # pyright: ignore[reportArgumentType]
 
 
-def test_models_that_the_theorem_is_not_about_are_refused():
+def test_models_that_the_theorem_is_not_about_and_bad_arguments_are_refused():
     for changes in (
         {"weighting": ("leftmost-hard", "average-hard")},
         {"weighting": "softmax"},
@@ -241,9 +245,6 @@ def test_models_that_the_theorem_is_not_about_are_refused():
     ):
         refused("model", restrict, hard(0, **changes), 8)
     assert "a jaxsens Transformer" in refused("model", restrict, lambda tokens: tokens, 8)
-
-
-def test_bad_arguments_are_named_together():
     wrong: dict[str, Any] = {"n": 0, "free_fraction": 1.5, "most_values": 1, "seed": -1}
     refused(" ".join(wrong), restrict, hard(0), **wrong)
     message = refused("fixed symbols", restrict, hard(0), 8, fixed={9: 0, 1: 7}, symbols=(0, 0))
@@ -253,13 +254,6 @@ def test_bad_arguments_are_named_together():
     refused("fixed", restrict, hard(0), 8, fixed=dict.fromkeys(range(5), 0))
     for options in ({"fixed": [1]}, {"symbols": 2}, {"symbols": ([0], [1])}):
         refused(" ".join(options), restrict, hard(0), 6, **options)
-
-
-def test_the_refusal_says_what_grew_too_large():
-    with pytest.raises(
-        RestrictionRefused, match=r"position \d+ may have 16 values or more after layer 0.*larger n"
-    ):
-        restrict(last_one(), 40, 1.0, most_values=16)
 
 
 def test_whole_numbers_of_numpy_are_whole_numbers():
@@ -363,15 +357,12 @@ def test_a_formula_that_says_yes_to_one_says_yes_to_the_other():
     assert model.accepts(pair.member) == model.accepts(pair.non_member)
 
 
-def test_bad_arguments_are_refused():
+def test_bad_arguments_and_a_length_too_short_are_refused():
     for language, n, name in (("dyck-2", 8, "language"), ("dyck-1", 7, "n"), ("parity", 1, "n")):
         refused(name, misclassified_pair, hard(0), language, n)
     refused("model free_fraction seed", misclassified_pair, None, "parity", 8, "a", end_symbol=True, seed=-1)
     refused("end_symbol", misclassified_pair, hard(0, end_symbol=False), "parity", 8, end_symbol=True)
     assert "Softmax" in refused("model", misclassified_pair, hard(0, weighting="softmax"), "parity", 8)
-
-
-def test_a_length_too_short_is_refused_with_a_remedy():
     with pytest.raises(RestrictionRefused, match="larger n or a smaller free_fraction"):
         misclassified_pair(last_one(), "parity", 2, free_fraction=1.0)
 

@@ -217,6 +217,13 @@ def data(*kinds):
     return BoundsData(records, TABLE, ("softmax", "leftmost-hard"), "l2")
 
 
+def section_of(make, seeds=2):
+    """The section about softmax attention whose record of a length and a seed `make` makes."""
+    records = tuple(make(n, seed) for n in LENGTHS for seed in range(seeds))
+    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    return section
+
+
 def test_without_records_there_is_no_section():
     assert bounds_sections(data()) == []
 
@@ -234,24 +241,14 @@ def test_both_sides_and_their_exponents_are_said():
     assert "Lemma 5's closed form falls (A = 7 at n = 16, 7 at n = 256, medians over seeds)" in said
 
 
-def test_where_the_logits_grow_lemma_5_is_said_to_forbid_nothing():
-    records = tuple(
-        soft(n, seed, logit_bound=2.0 * n, log_lemma5=4.0 * n) for n in LENGTHS for seed in range(2)
-    )
-    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+def test_lemma_5_forbids_nothing_where_the_logits_grow_but_for_less_than_half_of_log_n():
+    section = section_of(lambda n, seed: soft(n, seed, logit_bound=2.0 * n, log_lemma5=4.0 * n))
     assert "rules nothing out (A = 32 at n = 16, 512 at n = 256, medians over seeds)" in section.bullets[0]
-    records = tuple(soft(n, seed, log_lemma5=50.0) for n in LENGTHS for seed in range(2))
-    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    section = section_of(lambda n, seed: soft(n, seed, log_lemma5=50.0))
     assert "does not fall yet (A = 7 at n = 16, 7 at n = 256, medians over seeds)" in section.bullets[0]
-
-
-def test_a_bound_on_logits_that_grows_slower_than_half_of_log_n_still_lets_lemma_5_fall():
-    records = tuple(
-        soft(n, seed, logit_bound=0.03 * math.log(n), log_lemma5=9 - 0.9 * math.log(n))
-        for n in LENGTHS
-        for seed in range(2)
+    section = section_of(
+        lambda n, seed: soft(n, seed, logit_bound=0.03 * math.log(n), log_lemma5=9 - 0.9 * math.log(n))
     )
-    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
     assert "closed form falls" in section.bullets[0]
 
 
@@ -259,8 +256,7 @@ def test_only_what_is_there_is_spoken_of():
     hard_only = bounds_sections(data(hard))[0]
     assert "From below" in hard_only.paragraphs[0]
     assert "certified" not in hard_only.paragraphs[0]
-    records = tuple(soft(n, 0, worst=None) for n in LENGTHS)
-    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    section = section_of(lambda n, seed: soft(n, seed, worst=None), seeds=1)
     assert "search" not in section.paragraphs[0]
     records = tuple(hard(n, 0, worst=None) for n in LENGTHS)
     section, missing = bounds_sections(BoundsData(records, TABLE, ("leftmost-hard",), "l2"))
@@ -284,26 +280,18 @@ def test_hard_attention_gets_its_count_and_the_reason_for_what_it_lacks():
 
 @pytest.mark.parametrize("missing", ["worst", "certified", "log_lemma5"])
 def test_what_is_missing_is_left_out(missing):
-    records = tuple(soft(n, seed, **{missing: None}) for n in LENGTHS for seed in range(2))
-    sections = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
-    assert len(sections) == 1
-    assert "nan" not in str(sections[0].tables).lower()
+    section = section_of(lambda n, seed: soft(n, seed, **{missing: None}))
+    assert "nan" not in str(section.tables).lower()
 
 
-def test_a_change_of_exactly_0_has_no_ratio_and_is_drawn_all_the_same():
-    records = tuple(soft(n, seed, worst=0.0) for n in LENGTHS for seed in range(2))
-    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+def test_a_change_of_exactly_0_has_no_ratio_is_drawn_and_is_said_where_a_fit_leaves_it_out():
+    section = section_of(lambda n, seed: soft(n, seed, worst=0.0))
     assert {row[4] for row in section.tables[0].rows} == {"\N{EM DASH}"}
-    nothing = tuple(BoundRecord("k", "softmax", n, 0, worst=0.0, certified=0.0) for n in LENGTHS)
-    (section,) = bounds_sections(BoundsData(nothing, TABLE, ("softmax",), "l2"))
+    section = section_of(lambda n, seed: BoundRecord("k", "softmax", n, seed, worst=0.0, certified=0.0))
     assert section.bullets == [
         "softmax: worst input found: exactly 0 at every length; certified for every input: exactly 0 at every length."
     ]
-
-
-def test_zeros_that_a_fit_leaves_out_are_said():
-    records = tuple(soft(n, seed, worst=0.0 if seed else 3 / n) for n in LENGTHS for seed in range(2))
-    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    section = section_of(lambda n, seed: soft(n, seed, worst=0.0 if seed else 3 / n))
     expected = "worst input found n^\u22121.00 (5 zeros left out of 10 values); certified"
     assert expected in section.bullets[0]
     without = tuple(hard(n, seed, worst=0.0 if seed else 3 / n) for n in LENGTHS for seed in range(2))
@@ -364,8 +352,7 @@ def test_what_no_seed_changes_has_no_interval_over_seeds():
 
 
 def test_maxima_that_are_known_exactly_are_marked_apart_from_those_that_were_searched():
-    records = tuple(soft(n, 0, worst_exact=n <= 32) for n in LENGTHS)
-    (section,) = bounds_sections(BoundsData(records, TABLE, ("softmax",), "l2"))
+    section = section_of(lambda n, seed: soft(n, seed, worst_exact=n <= 32), seeds=1)
     assert "(every input tried at n = 16 and 32, searched at the others)" in section.bullets[0]
     (figure,) = section.figures
     assert "A hollow marker means that inputs were searched" in figure.caption
@@ -376,8 +363,7 @@ def test_maxima_that_are_known_exactly_are_marked_apart_from_those_that_were_sea
     legend = left.get_legend()
     assert legend is not None
     assert any("filled: every input tried" in text.get_text() for text in legend.get_texts())
-    same = tuple(soft(n, 0, worst_exact=True) for n in LENGTHS)
-    (section,) = bounds_sections(BoundsData(same, TABLE, ("softmax",), "l2"))
+    section = section_of(lambda n, seed: soft(n, seed, worst_exact=True), seeds=1)
     assert "hollow" not in section.figures[0].caption
     assert "tried" not in section.bullets[0]
 

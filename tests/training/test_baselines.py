@@ -33,7 +33,7 @@ from jaxsens.training.baselines import (
 from jaxsens.training.evaluation import cross_entropy, logits
 from jaxsens.training.steps import loss_of, own_rows, readout_logits, sequence_logits
 from tests import reference
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 from tests.tolerances import FORWARD
 
 
@@ -176,11 +176,13 @@ def test_tokens_that_cannot_be_read_are_refused():
         refused("tokens", LSTM(LSTMConfig(2, width=4, readout=1)), tokens)
 
 
-def test_parameters_of_another_config_are_refused_with_every_shape():
+def test_parameters_of_another_config_and_bad_arguments_are_refused():
     given = RNN(RNNConfig(2, width=4)).parameters
     names = ".embedding .layers[0].bias .layers[0].input .layers[0].recurrent"
     refused(names, RNN, RNNConfig(2, width=5), parameters=given)
     refused("parameters", RNN, RNNConfig(2, width=4, layers=2), parameters=given)
+    refused("end_probability", exact_parity_rnn, 1)
+    refused("dtype", exact_parity_rnn, 0.1, "float16")
 
 
 @pytest.mark.quick(4)
@@ -215,12 +217,6 @@ def test_every_flip_moves_its_prediction_by_as_much_at_any_length():
         largest.append(result.max)
     assert largest == pytest.approx([largest[0]] * 3, rel=1e-12)
     assert largest[0] > 1
-
-
-def test_bad_arguments_are_refused():
-    with refusal("end_probability"):
-        exact_parity_rnn(1)
-    refused("dtype", exact_parity_rnn, 0.1, "float16")
 
 
 SIZES: dict[str, Any] = {"alphabet_size": 3, "width": 6, "layers": 2, "logits": 4, "dtype": "float64"}

@@ -69,14 +69,11 @@ def test_all_of_a_file_is_on_the_disk_before_it_takes_the_place_of_the_old_one(t
     assert done == [("flushed", inode, 100_000), ("renamed", inode, 100_000)]
 
 
-def test_what_a_library_says_of_a_full_disk_is_an_error_of_the_system(tmp_path):
+def test_only_what_a_library_says_of_a_full_disk_becomes_an_error_of_the_system(tmp_path):
     text = "RESOURCE_EXHAUSTED: Failed to write 14 bytes to file 14: No space left [os_error_code='28']"
     with pytest.raises(OSError, match="No space left on device") as failed, atomic_path(tmp_path / "file"):
         raise ValueError(text)
     assert takes_no_more(failed.value)
-
-
-def test_errors_that_are_not_of_the_file_stay_as_they_are(tmp_path):
     with pytest.raises(ValueError, match="not a number"), atomic_path(tmp_path / "file"):
         raise ValueError("not a number")
     with pytest.raises(FileNotFoundError) as missing, atomic_path(tmp_path / "file"):

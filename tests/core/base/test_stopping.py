@@ -35,15 +35,12 @@ def test_a_signal_is_noted_and_raised_where_it_is_tested(number):
     assert isinstance(caught.value, KeyboardInterrupt)
 
 
-def test_a_signal_after_the_last_test_is_raised_at_the_end_of_the_block():
+def test_a_signal_is_raised_once_at_the_end_of_the_block_at_the_latest():
     with pytest.raises(KeyboardInterrupt), noting(signal.SIGINT):
         send(signal.SIGINT)
     check()  # Outside a block nothing is left of it.
     with noting(signal.SIGINT):
         check()
-
-
-def test_one_that_was_answered_is_not_raised_again():
     with noting(signal.SIGINT, signal.SIGTERM):
         send(signal.SIGTERM)
         with pytest.raises(Stopped):

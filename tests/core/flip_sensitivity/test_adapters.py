@@ -156,18 +156,13 @@ def test_random_streams_refuse_a_module_only_if_they_move_its_output(made, train
         np.testing.assert_allclose(jaxsens.flip_sensitivity(one, TOKENS, 3).norms[:2], expected, rtol=1e-5)
 
 
-def test_a_function_around_a_module_whose_state_changes_is_told_how_to_pass_it():
+def test_modules_without_variables_or_with_a_state_and_what_has_no_hash_are_refused_with_the_remedy():
     model = NnxStack(0.1)
     model.eval()
     said = refused("", jaxsens.flip_sensitivity, lambda tokens: model(tokens), TOKENS, 3)
     assert "nnx.merge(*parts)(tokens), nnx.split(module)" in said
-
-
-def test_a_linen_module_without_variables_is_refused_with_the_remedy():
     assert "pass (module, variables)" in refused("", jaxsens.flip_sensitivity, LinenModel(), TOKENS, 2)
 
-
-def test_a_callable_that_cannot_be_hashed_is_refused_with_the_remedy():
     class Unhashable:
         __hash__ = None  # pyright: ignore[reportAssignmentType]
 

@@ -219,15 +219,12 @@ def test_results_of_other_flips_are_not_joined(partial, flips, names):
         partial.joined(flip_sensitivity(MODEL, TOKENS, flips, **OPTIONS))
 
 
-def test_other_versions_are_named_and_not_the_model_whose_program_they_change(partial):
+def test_other_versions_and_what_is_no_partial_result_of_the_call_are_refused(partial):
     older = dataclasses.replace(
         partial, run=Provenance(partial.dtype, {**partial.run.versions, "jax": "0.4.0"})
     )
     with refusal("remaining: versions['jax']"):
         flip_sensitivity(MODEL, TOKENS, older.remaining, **OPTIONS)
-
-
-def test_what_is_no_partial_result_of_the_call_is_refused(partial):
     refused("rest", partial.joined, "partial.parquet")
     refused("flips.symbols", explain, MODEL, 24, partial.remaining)
     turned = dataclasses.replace(partial.flips, positions=partial.positions[::-1])

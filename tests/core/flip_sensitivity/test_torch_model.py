@@ -127,15 +127,12 @@ def test_a_module_is_measured_as_the_same_network_in_jax_and_read_where_the_read
         assert (result.engine.name, result.dtype) == ("vmap", "float32")
 
 
-def test_a_module_in_float64_is_measured_in_float64():
+def test_float64_is_measured_as_such_and_bfloat16_is_widened_exactly():
     result = measured(jaxsens.from_torch(Rows(torch.float64).eval()), readout=1)
     with jax.enable_x64(True):
         expected = measured(InJax("float64"), readout=1)
     assert result.norms.dtype == np.float64
     np.testing.assert_allclose(result.norms, expected.norms, rtol=1e-12)
-
-
-def test_outputs_in_bfloat16_are_widened_exactly():
     narrow = Wrapped(lambda rows: rows.mean(1).to(torch.bfloat16)).eval()
     values = np.asarray(jaxsens.from_torch(narrow)(TOKENS))
     assert values.dtype == np.float32

@@ -138,10 +138,18 @@ def test_a_file_of_another_kind_is_refused_with_the_method_for_it(method, name, 
     assert not list(tmp_path.iterdir())
 
 
-def test_values_that_are_not_finite_are_left_out():
+def test_values_that_are_not_finite_and_a_result_without_changes_or_flips_are_shown():
     result = shown([np.nan, 1.0, np.inf, 0.5])
     np.testing.assert_array_equal(result.view().inputs[0].largest, [np.nan, 1, np.nan, 0.5])
     assert tokens_of(result._repr_html_())[2][0] == "t none"
+    page = shown([0.0, 0.0, 0.0, 0.0])._repr_html_()
+    assert "no flip changes anything" in page
+    assert '--v:0.000" title' in page
+    nothing = {name: np.zeros(0, int) for name in ("inputs", "positions", "symbols")}
+    empty = shown(np.zeros(0), **nothing)
+    assert {kind for kind, _, _ in tokens_of(empty._repr_html_())} == {"t none"}
+    assert len(empty.plot()) == 1
+    pyplot.close("all")
 
 
 def test_the_table_says_what_stood_there_and_what_was_inserted():
@@ -263,17 +271,6 @@ def test_colours_follow_the_mean_if_asked_and_for_decisions(tmp_path):
     assert "the mean change of decision" in page
 
 
-def test_a_result_without_changes_or_flips_is_shown_too():
-    page = shown([0.0, 0.0, 0.0, 0.0])._repr_html_()
-    assert "no flip changes anything" in page
-    assert '--v:0.000" title' in page
-    nothing = {name: np.zeros(0, int) for name in ("inputs", "positions", "symbols")}
-    empty = shown(np.zeros(0), **nothing)
-    assert {kind for kind, _, _ in tokens_of(empty._repr_html_())} == {"t none"}
-    assert len(empty.plot()) == 1
-    pyplot.close("all")
-
-
 def test_several_inputs_are_paragraphs_on_one_scale():
     both = shown(
         inputs=np.array([0, 0, 1, 1]),
@@ -326,16 +323,13 @@ def drawn(axes: Any, label: str) -> Any:
     return next(line for line in axes.get_lines() if line.get_label() == label)
 
 
-def test_the_plot_has_the_largest_and_the_mean_of_every_position(close):
+def test_the_plot_has_the_largest_and_the_mean_of_every_position_in_axes_that_may_be_given(close):
     (axes,) = shown().plot()
     np.testing.assert_array_equal(drawn(axes, "largest").get_ydata(), [3, 2, 0.5])
     np.testing.assert_array_equal(drawn(axes, "mean").get_ydata(), [np.nan, 2, np.nan, np.nan])
     np.testing.assert_array_equal(drawn(axes, "not flipped").get_xdata(), [0])
     assert [label.get_text() for label in axes.get_xticklabels()] == ["[CLS]", "un", "##do", "<b>"]
     assert axes.get_ylabel() == "‖y(x′) − y(x)‖₂"
-
-
-def test_a_plot_can_be_drawn_in_given_axes(close):
     _, axes = pyplot.subplots()
     assert shown(names={**NAMES, 3: "$x$"}).plot(axes) == [axes]
     axes.figure.canvas.draw()  # a dollar sign is no mathematics

@@ -177,12 +177,9 @@ def test_schedules_with_an_offset_a_least_value_and_a_root(name, shown, at_20):
     np.testing.assert_allclose(schedule(np.array([1, 20])), [{"root-log": 0}.get(name, 1), at_20], rtol=1e-15)
 
 
-def test_a_negative_offset_never_turns_the_order_of_keys_around():
+def test_a_negative_offset_is_cut_off_at_0_and_defaults_that_came_later_are_in_no_key():
     np.testing.assert_array_equal(Schedule(offset=-3.0, power=1.0)(np.array([1, 2, 5])), [0, 0, 2])
     assert str(Schedule(offset=-3.0, power=1.0)) == "max(0, -3 + n)"
-
-
-def test_fields_at_their_later_defaults_are_left_out_of_keys():
     assert plain(Schedule(2.0)) == {"type": "Schedule", "coefficient": 2.0, "power": 0.0, "log_power": 0.0}
     assert plain(Schedule(offset=1.0))["offset"] == 1.0
     assert "least" not in plain(Schedule(offset=1.0))
@@ -277,16 +274,13 @@ class Windowed(Tempered):
         return Softmax().shares(scores, visible)
 
 
-def test_a_class_from_elsewhere_keeps_its_formula():
+def test_a_class_from_elsewhere_keeps_its_formula_and_a_shape_alone_is_no_model():
     config = small(weighting=Windowed(LOG), layers=1)
     assert shape_of(config).layer(0).weighting == Windowed(LOG)
     model, word = jaxsens.Transformer(config, seed=0), np.arange(30) % 3
     found = jaxsens.flip_sensitivity(model, word, jaxsens.Substitute([0], positions=[4]), engine="vmap").norms
     other = np.where(np.arange(30) == 4, 0, word)
     np.testing.assert_allclose(found, np.linalg.norm(model(other) - model(word)), rtol=1e-9)
-
-
-def test_a_shape_alone_is_no_model():
     config = small()
     with numerics(config.dtype):
         parameters = initialise(config, 0)

@@ -109,10 +109,14 @@ def test_terms_of_every_kind_together_and_of_single_layers_follow_the_reference(
     np.testing.assert_allclose(found, expected, rtol=FORWARD.relative, atol=FORWARD.absolute)
 
 
-def test_terms_of_a_layer_are_in_no_other():
+def test_terms_of_a_layer_are_in_no_other_and_bounded_counts_every_term():
     assert [len(OF_LAYERS.layer(k).position_scores) for k in range(2)] == [1, 3]
     assert not OF_LAYERS.bounded
     assert small(positions="none", layer_positions=("rotary", "relative-bias")).bounded
+    assert small(positions=(FunctionComponent("odd", Multiple(2)), "inverse")).bounded
+    assert not small(positions=FunctionComponent("cube", lambda i, n: i**3, bounded=False)).bounded
+    assert not small(positions=Limb("square", 0)).bounded
+    assert small(positions=Limb("alternating", 0)).bounded
 
 
 def test_a_component_draws_its_vector_by_its_name_whatever_else_there_is():
@@ -123,21 +127,12 @@ def test_a_component_draws_its_vector_by_its_name_whatever_else_there_is():
     np.testing.assert_array_equal(alone[0], among[3])
 
 
-def test_bounded_counts_every_term():
-    assert small(positions=(FunctionComponent("odd", Multiple(2)), "inverse")).bounded
-    assert not small(positions=FunctionComponent("cube", lambda i, n: i**3, bounded=False)).bounded
-    assert not small(positions=Limb("square", 0)).bounded
-    assert small(positions=Limb("alternating", 0)).bounded
-
-
-def test_equal_functions_make_equal_configs_that_share_compiled_programs():
+def test_equal_functions_make_equal_configs_and_one_without_a_hash_is_refused():
     first, second = (small(positions=FunctionComponent("p", Multiple(3))) for _ in range(2))
     assert first == second
     assert hash(first) == hash(second)
     assert first != small(positions=FunctionComponent("p", Multiple(4)))
 
-
-def test_a_function_that_cannot_be_hashed_is_refused():
     @dataclass
     class Unhashable:
         def __call__(self, i, n):

@@ -71,7 +71,9 @@ def test_a_sweep_writes_its_plan_its_points_and_points_csv(faked, tmp_path):
     assert "8/8" in log
 
 
-def test_the_tables_read_back_are_those_written(faked, tmp_path):
+def test_tables_read_back_are_those_written_and_another_statistic_is_computed_without_measuring(
+    faked, tmp_path
+):
     run(tiny_sweep(), tmp_path)
     table = load_sweep(tmp_path).points
     assert table.to_csv(index=False).encode() == csv(tmp_path)
@@ -79,9 +81,6 @@ def test_the_tables_read_back_are_those_written(faked, tmp_path):
     flips = {(point.variant, point.n, point.seed): flips.to_pandas() for point, flips in found}
     assert list(flips) == list(zip(table["variant"], table["n"], table["seed"], strict=True))
     assert [frame["norm"].max() for frame in flips.values()] == list(table["max"])
-
-
-def test_another_statistic_is_computed_without_measuring(faked, tmp_path):
     run(tiny_sweep(), tmp_path)
     outcome, _ = run(tiny_sweep('["mean", "max", "q90"]', '["min", "mean"]'), tmp_path)
     assert outcome.computed == 0

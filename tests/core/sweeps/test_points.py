@@ -73,13 +73,10 @@ def test_what_does_not_determine_the_numbers_leaves_the_key(before, after):
     assert key(tiny_sweep(before, after)) == key(tiny_sweep())
 
 
-def test_keys_are_those_under_which_points_are_stored_already():
+def test_keys_are_those_under_which_points_are_stored_and_leave_out_the_order_of_outputs():
     # A changed key would measure every point of every directory again: see FORMAT in points.py.
     assert key(tiny_sweep()) == "2c3a10375282d1bc3013a4947f0b728b6c67d50f362e624b50de925c7827465a"
     assert len({point.key for point in tiny_sweep().points}) == 8
-
-
-def test_the_order_of_output_coordinates_is_not_in_the_key():
     swapped, sorted_ = (
         tiny_sweep(after=f'[measure]\nmeasure = {{kind = "l2", outputs = {given}}}\n')
         for given in ("[2, 0]", "[0, 2]")
@@ -180,7 +177,7 @@ def names(points):
     return [str(point) for point in points]
 
 
-def test_cheap_points_come_first_and_every_variant_of_one_seed_before_the_next():
+def test_points_are_chosen_by_all_conditions_at_once_cheap_ones_and_low_seeds_first():
     assert names(select(POINTS))[:5] == [
         "softmax n=4 seed=0",
         "leftmost-hard n=4 seed=0",
@@ -188,6 +185,10 @@ def test_cheap_points_come_first_and_every_variant_of_one_seed_before_the_next()
         "leftmost-hard n=4 seed=1",
         "softmax n=6 seed=0",
     ]
+    chosen = select(POINTS, only=["n=4,9", "variant=softmax", "seed=1"])
+    assert names(chosen) == ["softmax n=4 seed=1", "softmax n=9 seed=1"]
+    chosen = names(select(POINTS, only=["seed=0"]))
+    assert names(select(POINTS, only=["seed=0"], shard="1/2")) == chosen[1::2]
 
 
 @given(st.integers(1, 20))
@@ -199,17 +200,9 @@ def test_shards_are_disjoint_complete_and_even(count):
     assert max(sizes) - min(sizes) <= 1
 
 
-def test_conditions_are_met_all_at_once_and_take_several_values():
-    chosen = select(POINTS, only=["n=4,9", "variant=softmax", "seed=1"])
-    assert names(chosen) == ["softmax n=4 seed=1", "softmax n=9 seed=1"]
-
-
-def test_a_shard_of_a_choice_is_a_part_of_the_choice():
-    chosen = names(select(POINTS, only=["seed=0"]))
-    assert names(select(POINTS, only=["seed=0"], shard="1/2")) == chosen[1::2]
-
-
 def test_everything_that_cannot_be_selected_is_said_at_once():
+    for shard in ("1", "a/b", "1/0", "0/0", "-1/2", "2/2", "1/2/3"):  # no parts of a whole
+        refused("--shard", select, POINTS, shard=shard)
     said = refused("--only --shard", select, POINTS, only=["n=5", "depth=2", "variant"], shard="4/4")
     assert "n is one of 4, 6, 9" in said
     assert said.startswith("4 errors")  # `jaxsens plan` and `theorem6` choose too
@@ -218,11 +211,6 @@ def test_everything_that_cannot_be_selected_is_said_at_once():
         "= 'n=4 n=6': no point meets all of these; there are variant=softmax,leftmost-hard n=4,6,9 seed=0,1"
         in said
     )
-
-
-@pytest.mark.parametrize("shard", ["1", "a/b", "1/0", "0/0", "-1/2", "2/2", "1/2/3"])
-def test_a_shard_must_be_a_part_of_a_whole(shard):
-    refused("--shard", select, POINTS, shard=shard)
 
 
 def test_each_statistic_is_what_its_name_says():

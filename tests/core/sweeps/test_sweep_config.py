@@ -190,14 +190,11 @@ def test_a_variant_of_another_kind_keeps_what_its_kind_has_too():
     refused("variant.lstm.model.heads", parse_sweep_config, text)
 
 
-def test_a_byte_order_mark_is_no_part_of_a_config(tmp_path):
+def test_a_config_may_begin_with_a_mark_but_must_be_there_and_be_toml(tmp_path):
     (tmp_path / "plain.toml").write_text(TINY, encoding="utf-8")
     (tmp_path / "marked.toml").write_text(TINY, encoding="utf-8-sig")
     plain, marked = (load_sweep_config(tmp_path / f"{name}.toml") for name in ("plain", "marked"))
     assert [point.key for point in marked.points] == [point.key for point in plain.points]
-
-
-def test_a_file_that_cannot_be_read_or_is_no_toml_is_one_clear_message(tmp_path):
     (tmp_path / "broken.toml").write_text("lengths = [")
     (tmp_path / "deep.toml").write_text("lengths = " + "[" * 100_000)
     for name in ("none.toml", "broken.toml", "deep.toml"):
@@ -213,7 +210,7 @@ def sources():
     return {variant.name: variant.source for variant in sweep.variants}
 
 
-def test_each_built_in_variant_changes_one_thing(sources):
+def test_each_built_in_variant_changes_one_thing_and_shares_the_weights_of_its_seed(sources):
     baseline = sources["softmax"].network
     for name, source in sources.items():
         changed = [
@@ -224,9 +221,6 @@ def test_each_built_in_variant_changes_one_thing(sources):
         assert changed == {"softmax": [], "unbounded": ["positions"]}.get(name, ["weighting"]), name
         if name != "unbounded":
             assert source.network.weighting == WEIGHTINGS[name]
-
-
-def test_variants_of_one_seed_share_their_weights(sources):
     baseline = sources["softmax"].build(4, 3).parameters
     for source in sources.values():
         own = source.build(4, 3).parameters
@@ -434,14 +428,11 @@ def read(tmp_path, text, lengths=(4,), count=None, symbols=BITS):
     ]
 
 
-def test_words_of_a_file_are_taken_by_their_length_with_the_end_symbol_behind(tmp_path):
+def test_words_of_a_file_are_taken_by_their_length_all_or_a_count_that_the_seed_draws(tmp_path):
     words, problems = read(tmp_path, "0 1 0\n1 1\n\n1 0 0\n0\n", (4, 3))
     assert words is not None, problems
     assert words.tokens(BITS, 4, 0).tolist() == [[0, 1, 0, 2], [1, 0, 0, 2]]
     assert words.tokens(BITS, 3, 9).tolist() == [[1, 1, 2]]
-
-
-def test_a_count_of_words_is_drawn_by_the_seed(tmp_path):
     text = "\n".join(" ".join(format(k, "05b")) for k in range(32))
     words, problems = read(tmp_path, text, (6,), count=4)
     assert words is not None, problems
@@ -451,15 +442,12 @@ def test_a_count_of_words_is_drawn_by_the_seed(tmp_path):
     assert np.array_equal(drawn[0], words.tokens(BITS, 6, 0))
 
 
-def test_every_problem_of_a_file_of_words_is_reported(tmp_path):
+def test_a_file_of_words_is_looked_for_beside_the_config_and_its_every_problem_reported(tmp_path):
     words, problems = read(tmp_path, "0 1 2\n0 x 1\n-1 0 0\n0 1 1\n", (4, 5), count=2)
     assert words is None
     for problem, named in zip(problems, ("line 1", "line 2", "line 3", "n = 4", "n = 5"), strict=True):
         assert problem.startswith("inputs.file")
         assert named in problem
-
-
-def test_the_file_is_looked_for_beside_the_config_and_must_be_there(tmp_path):
     config = tmp_path / "sweep.toml"
     config.write_text(TINY + '[inputs]\nfile = "words.txt"\n')
     refused("inputs.file", load_sweep_config, config)
@@ -471,16 +459,13 @@ def every(text, lengths="[4, 6]"):
     return parse_sweep_config(TINY.replace("[4, 6]", lengths) + f"[inputs]\n{text}\n")
 
 
-def test_every_word_is_measured_for_every_seed_and_has_a_key_of_its_own():
+def test_every_word_is_measured_for_every_seed_and_too_many_are_refused():
     sweep = every('kind = "all"')
     tokens = [point.tokens() for point in sweep.points]
     assert {len(words) for words in tokens} == {2**3, 2**5}
     assert all(len(np.unique(words, axis=0)) == len(words) for words in tokens)
     assert sweep.points[0].expanded["inputs"] == {"kind": "all", **vars(BITS)}
     assert sweep.points[0].key != sweep.points[1].key
-
-
-def test_words_that_are_too_many_are_refused_with_the_longest_length():
     longest = int(np.log2(MOST_WORDS))
     assert every('kind = "all"', f"[{longest}, {longest + 1}]").lengths == (longest, longest + 1)
     assert "lengths up to 18" in refused("inputs.kind", every, 'kind = "all"', "[4, 19, 40]")

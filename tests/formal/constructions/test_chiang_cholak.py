@@ -216,6 +216,8 @@ def test_what_cannot_be_used_is_refused_by_name():
     refused("layer_norm_epsilon", first, layer_norm=True, layer_norm_epsilon=-1)
     for options in ({"sharpness": math.inf}, {"read": "nothing"}, {"dtype": "float16"}):
         refused(" ".join(options), first, **options)
+    refused("condition", jaxsens.construction, "length-independent-parity", "temperature")
+    refused("dtype read", independent_parity, dtype="float16", read="x")
 
 
 # With layer normalisation rows have pairs (x, -x), so their mean is 0 and their variance is |x|^2 divided by the number
@@ -372,11 +374,6 @@ def test_every_flip_changes_the_output_by_one(autoregressive, dtype):
     result = jaxsens.flip_sensitivity(model, words, flips=jaxsens.Substitute(positions=range(24)))
     assert len(result) == words.size
     np.testing.assert_array_equal(result.norms, 1)
-
-
-def test_another_condition_is_refused_by_name():
-    refused("condition", jaxsens.construction, "length-independent-parity", "temperature")
-    refused("dtype read", independent_parity, dtype="float16", read="x")
 
 
 # Layer 2

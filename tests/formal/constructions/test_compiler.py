@@ -32,7 +32,7 @@ from jaxsens.logic import (
 from tests import reference
 from tests.formal.constructions.many_words import SUMMED, activations, trace, wrong_values
 from tests.formal.logic.random_formulas import OPERATORS, random_formula
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 
 EXACT = ("temperature", "unbounded", "temperature-bounded", "average-hard", "leftmost-hard", "rightmost-hard")
 FRAGMENTS = (OPERATORS, ("Y", "S"), ("Y", "S", "#L"), ("#L",), ("Y", "X", "S", "U"), ("#L", "#R"))
@@ -212,10 +212,14 @@ def is_square(value: int, length: int) -> bool:
     return value in (0, 1, 4)
 
 
-def test_two_families_of_one_name_are_refused():
+def test_two_families_of_one_name_and_a_predicate_that_fails_are_refused_by_name():
     late, early = (PredicateFamily("late", (), lambda v, n, k=k: v > k) for k in (2, 3))
     both = PositionPredicate(late()) & PositionPredicate(early())
     assert "2 different families" in refused("formula", compile_formula, both, "01")
+    broken = PredicateFamily("broken", (), lambda value, length: 1 // (value - 3) > 0)
+    model = compile_formula(parse("broken", predicates=[broken]), "01")
+    with pytest.raises(InputError, match="broken: it fails for the value 3 at n = 4, with ZeroDivisionError"):
+        model(np.zeros(4, int))
 
 
 def test_deep_formulas_compile():
@@ -261,8 +265,7 @@ def test_encode_and_accept():
     for word in (None, [[0], [0, 1]], ["01", "11"]):
         with pytest.raises(InputError, match="encode: word"):
             model.accepts(word)  # pyright: ignore[reportArgumentType]
-    with refusal("dtype"):
-        model.promise.exact_to("float16")
+    refused("dtype", model.promise.exact_to, "float16")
 
 
 LARGE = (
@@ -337,15 +340,7 @@ def test_another_weighting_changes_nothing_else_of_a_network_and_promises_nothin
     assert (warm.promise.exact, warm.exact_length, warm.exact_outputs) == (False, None, ())
     means = [jaxsens.flip_sensitivity(warm, np.arange(n) % 2, engine="vmap").mean for n in (16, 64)]
     assert means[0] / means[1] == pytest.approx(4, rel=1e-2)  # as 1/n, by the temperature alone
-    with refusal("weighting"):
-        network.with_weighting("cold")
-
-
-def test_a_predicate_that_fails_is_named():
-    broken = PredicateFamily("broken", (), lambda value, length: 1 // (value - 3) > 0)
-    model = compile_formula(parse("broken", predicates=[broken]), "01")
-    with pytest.raises(InputError, match="broken: it fails for the value 3 at n = 4, with ZeroDivisionError"):
-        model(np.zeros(4, int))
+    refused("weighting", network.with_weighting, "cold")
 
 
 def test_promise_says_what_the_model_is():

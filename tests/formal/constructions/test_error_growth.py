@@ -248,7 +248,7 @@ def test_queries_or_keys_that_are_zero_make_a_head_uniform():
     assert uniform_heads(with_parameters(model, 1, key=key).parameters) == ((False, True), (True, False))
 
 
-def test_a_tie_is_refused_with_head_position_and_word():
+def test_a_tie_is_refused_with_head_position_and_word_where_both_are_seen():
     with pytest.raises(
         InputError, match=r"layer 0, head 0 = 'gap 0 at position 0 of \[0, 0, 0\]'.*one largest score"
     ):
@@ -258,9 +258,6 @@ def test_a_tie_is_refused_with_head_position_and_word():
     assert (measured.gap, measured.inputs, measured.exhaustive) == (pytest.approx(1.0, abs=1e-12), 2, False)
     with pytest.raises(InputError, match=r"position 0 of \[1, 0, 1\]"):
         measure(chooser(), 3, np.array([[0, 1, 0], [1, 0, 1]]))
-
-
-def test_a_tie_is_no_tie_where_only_one_of_them_is_seen():
     assert measure(chooser(mask="future"), 3, np.array([[1, 0, 0]])).gap == pytest.approx(1, abs=1e-12)
     with pytest.raises(InputError, match=r"position 1 of \[0, 0, 1\]"):
         measure(chooser(mask="future"), 3, np.array([[0, 0, 1]]))
@@ -316,13 +313,9 @@ def test_what_cannot_be_measured_is_refused_by_name(call, named):
     refused(named, call)
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_activations_that_are_no_numbers_are_refused(value):
-    broken = np.full((1, 5, 1), value)
-    refused("model", measure, with_parameters(chooser(), 0, value=broken), 2)
-
-
-def test_scores_that_overflow_are_refused():
+def test_activations_that_are_no_numbers_and_scores_that_overflow_are_refused():
+    for value in (np.nan, np.inf):
+        refused("model", measure, with_parameters(chooser(), 0, value=np.full((1, 5, 1), value)), 2)
     huge = np.full((1, 5, 1), 1e200)
     with refusal("layer 0, head 0"):
         measure(with_parameters(chooser(), 0, query=huge, key=huge), 2)

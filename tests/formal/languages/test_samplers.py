@@ -118,11 +118,17 @@ def test_lengths_without_members_give_prefixes_labelled_false(name, n):
 
 
 @pytest.mark.parametrize("name", LAWS)
-def test_the_empty_word_is_labelled_as_what_it_is(name):
+def test_the_empty_word_is_labelled_as_what_it_is_and_no_words_at_all_can_be_asked_for(name):
     language, machine = CASES[name]
     tokens, labels = language.sample_labelled(3, 0, np.random.default_rng(0))
     assert tokens.shape == (3, 0)
     assert labels.tolist() == [machine.member(())] * 3
+    generator = np.random.default_rng(0)
+    assert language.sample_prefixes(0, 5, generator).shape == (0, 5)
+    assert [array.shape for array in language.sample_words(0, generator, longest=6)] == [(0, 0), (0,)]
+    assert [array.shape for array in language.sample_labelled(0, 4, generator)] == [(0, 4), (0,)]
+    assert language.next_probabilities(np.zeros((0, 5), int)).shape == (0, 6, language.outcomes)
+    assert language.member(np.zeros((2, 0, 3), int)).shape == (2, 0)
 
 
 @pytest.mark.parametrize("name", LAWS)
@@ -150,17 +156,6 @@ def test_samples_too_large_for_one_part_are_made_in_parts(name, monkeypatch):
     fits(rows(language.sample_prefixes(2003, 4, np.random.default_rng(3))), law)
 
 
-@pytest.mark.parametrize("name", LAWS)
-def test_no_words_at_all_can_be_asked_for(name):
-    language, _ = CASES[name]
-    generator = np.random.default_rng(0)
-    assert language.sample_prefixes(0, 5, generator).shape == (0, 5)
-    assert [array.shape for array in language.sample_words(0, generator, longest=6)] == [(0, 0), (0,)]
-    assert [array.shape for array in language.sample_labelled(0, 4, generator)] == [(0, 4), (0,)]
-    assert language.next_probabilities(np.zeros((0, 5), int)).shape == (0, 6, language.outcomes)
-    assert language.member(np.zeros((2, 0, 3), int)).shape == (2, 0)
-
-
 def test_what_is_impossible_is_not_drawn_even_at_the_ends_of_the_unit_interval():
     generator = Mock(np.random.Generator)
     generator.random.return_value = np.array([0.0, np.nextafter(0.5, 0), 0.5, np.nextafter(1, 0)])
@@ -173,6 +168,7 @@ def test_settings_give_the_language_again(name):
     language, _ = CASES[name]
     assert jaxsens.language(**language.settings) == language
     assert language.settings["name"] in NAMES
+    assert repr(jaxsens.language("dyck", kinds=np.int64(3)).settings["kinds"]) == "3"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -210,19 +206,19 @@ def test_bad_options_are_refused(arguments, names):
     refused(names, jaxsens.language, **arguments)
 
 
-@pytest.mark.parametrize("method", ["sample_prefixes", "sample_labelled"])
-def test_bad_counts_lengths_and_generators_are_refused_together(method):
-    refused("count generator n", getattr(jaxsens.language("parity"), method), -1, 2.5, 7)
+def test_bad_counts_lengths_generators_and_symbols_are_refused_together():
+    parity = jaxsens.language("parity")
+    for method in (parity.sample_prefixes, parity.sample_labelled):
+        refused("count generator n", method, -1, 2.5, 7)
+    for tokens in ([[0, 2]], [[-1, 0]], [[0.5]], 1, [["0"]]):
+        with pytest.raises(InputError, match="parity: tokens"):
+            parity.member(np.array(tokens))
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
-def test_lengths_below_zero_are_refused(name):
+def test_lengths_below_zero_are_refused_and_numpys_whole_numbers_mean_the_same_as_pythons(name):
     for method in ("marginal", "optimal_cross_entropy", "unigram_cross_entropy", "chance_cross_entropy"):
         refused("n", getattr(CASES[name][0], method), -1)
-
-
-@pytest.mark.parametrize("name", sorted(CASES))
-def test_whole_numbers_of_numpy_mean_the_same_as_pythons(name):
     language, n = CASES[name][0], 120  # n + n is beyond int8
     as_numpy: Any = np.int8
     for method in ("marginal", "optimal_cross_entropy", "chance_cross_entropy", "length_probabilities"):
@@ -233,16 +229,6 @@ def test_whole_numbers_of_numpy_mean_the_same_as_pythons(name):
     )
     np.testing.assert_array_equal(mine[0], its[0])
     refused("n", language.marginal, np.bool_(True))
-
-
-def test_the_settings_of_a_language_are_plain_numbers():
-    assert repr(jaxsens.language("dyck", kinds=np.int64(3)).settings["kinds"]) == "3"
-
-
-@pytest.mark.parametrize("tokens", [[[0, 2]], [[-1, 0]], [[0.5]], 1, [["0"]]])
-def test_what_are_no_symbols_is_refused(tokens):
-    with pytest.raises(InputError, match="parity: tokens"):
-        jaxsens.language("parity").member(np.array(tokens))
 
 
 @pytest.mark.parametrize("name", sorted(CASES))

@@ -94,14 +94,11 @@ def test_words_in_a_batch_are_independent_and_keep_their_shape():
             assert together[place].tolist() == logic.evaluate(formula, word).tolist()
 
 
-def test_a_formula_deeper_than_the_interpreters_stack_is_evaluated():
+def test_formulas_deeper_than_the_stack_or_of_exponential_text_are_cheap():
     formula: logic.Formula = logic.Symbol("a")
     for _ in range(5000):
         formula = ~formula
     assert logic.evaluate(formula, "ab").tolist() == [True, False]
-
-
-def test_sharing_keeps_a_formula_of_exponential_text_cheap():
     formula = logic.hop_induction(60, "a", "abc")
     assert len(logic.subformulas(formula)) < 60 * 15
     assert logic.evaluate(formula, "abcabc").shape == (6,)
@@ -113,7 +110,7 @@ def test_a_word_satisfies_what_is_true_at_its_last_position():
     refused("", logic.satisfies, logic.TRUE, "")
 
 
-def test_symbols_and_tokens_outside_the_alphabet_are_refused_together():
+def test_symbols_names_and_parameters_that_cannot_be_used_are_refused_together():
     unknown = logic.parse("Q_x & Q_a | Q_y"), np.array([0, 2]), "ab"
     assert "'x', 'y'" in refused("formula tokens", logic.evaluate_tokens, *unknown)
     refused("tokens", logic.evaluate_tokens, logic.TRUE, np.array([0.0]), "ab")
@@ -122,6 +119,14 @@ def test_symbols_and_tokens_outside_the_alphabet_are_refused_together():
         refused("formula", call, None, "ab")
         refused("word", call, logic.TRUE, None)
     refused("word", logic.evaluate, logic.TRUE, [0, 1])
+    assert "the library has parity, " in refused("name", logic.formula, "partiy")
+    refused("hops", logic.hop_induction, 0, "a", "ab")
+    refused("output", logic.hop_induction, 1, "z", "ab")
+    with refusal(""):
+        logic.n_gram("")
+    for depth in (0, "2"):
+        refused("largest_depth", logic.dyck_1, depth)  # pyright: ignore[reportArgumentType]
+    refused("hops output", logic.hop_induction, "2", 3, "abc")  # pyright: ignore[reportArgumentType]
 
 
 class Maybe(Unary):
@@ -209,18 +214,3 @@ def test_bounded_depth_is_counted_in_open_brackets(largest):
     assert logic.satisfies(formula, nested)
     assert not logic.satisfies(formula, f"({nested})")
     assert logic.satisfies(logic.dyck_1(), f"({nested})")
-
-
-def test_an_unknown_name_and_unusable_parameters_are_refused():
-    assert "the library has parity, " in refused("name", logic.formula, "partiy")
-    with refusal("hops"):
-        logic.hop_induction(0, "a", "ab")
-    with refusal("output"):
-        logic.hop_induction(1, "z", "ab")
-    with refusal(""):
-        logic.n_gram("")
-    for depth in (0, "2"):
-        with refusal("largest_depth"):
-            logic.dyck_1(depth)  # pyright: ignore[reportArgumentType]
-    with refusal("hops", "output"):
-        logic.hop_induction("2", 3, "abc")  # pyright: ignore[reportArgumentType]

@@ -179,14 +179,11 @@ def test_a_row_says_what_the_network_is_and_what_was_measured():
     ]
 
 
-def test_the_controls_row_says_what_was_read_and_promises_nothing():
+def test_rows_of_controls_decoders_and_first_positions_say_what_they_are():
     found = cells(row("bounded-softmax", read="before-rounding", maxima=(4e-3, 1e-3, 2.5e-4), exactness={}))
     assert found["by"] == "control of Theorem 20"
     assert (found["largest change"], found["its exponent"]) == ("0.00025, before rounding", "-2.00")
     assert found["exact to, float32"] == found["exact to, float64"] == "not promised"
-
-
-def test_decoders_and_first_positions_are_named():
     found = cells(row("unbounded", "Y Q_1", autoregressive=True, at="first"))
     assert found["construction"] == "parity, read at the first position"
     assert found["condition"] == "unbounded, autoregressive"

@@ -24,7 +24,7 @@ from jaxsens.theory import SearchInterrupted, WorstInput
 from jaxsens.theory.search import local_search
 from jaxsens.theory.search.problem import Measured, SearchTask, after_one_change, problem_of, search_space
 from jaxsens.theory.search.worst_input import worst_input
-from tests.refusals import refusal, refused
+from tests.refusals import refused
 from tests.small_models import KINDS, WEIGHTINGS_TRIED, random_parameters, small
 
 ONE = Mesh(np.array(jax.devices()[:1]), ("flips",))
@@ -55,18 +55,9 @@ def truth(model: Any, words: np.ndarray, **options: Any) -> np.ndarray:
 
 def problem(model: Any, n: int, norm: Norm | None = None, engine: AskedEngine | None = None) -> SearchTask:
     """The problem as `worst_input` makes it. For use within `numerics`."""
-    subject = as_model(model)
-    space = search_space(
-        subject, n, np.arange(subject.alphabet_size or 0), jaxsens.theory.Search(), Problems("test")
-    )
-    return problem_of(
-        subject,
-        space,
-        jaxsens.theory.Search(),
-        norm or L2(),
-        engine or Auto(),
-        Placement(ONE),
-    )
+    subject, search = as_model(model), jaxsens.theory.Search()
+    space = search_space(subject, n, np.arange(subject.alphabet_size or 0), search, Problems("test"))
+    return problem_of(subject, space, search, norm or L2(), engine or Auto(), Placement(ONE))
 
 
 OPTIONS = ("measure", "progress")
@@ -356,13 +347,10 @@ def test_each_problem_is_named_with_its_remedy(options, message):
     refused(message, worst_input, model_of(), **options)
 
 
-def test_a_callable_needs_an_alphabet_and_must_be_fit_to_be_measured():
+def test_models_and_engines_that_cannot_be_used_are_refused():
     refused("flips", worst_input, lambda tokens: tokens.sum() * 1.0, 4)
     with pytest.raises(jaxsens.InputError, match=r"a row for each position \(shape \(4, 4\)\)"):
         worst_input(lambda tokens: tokens[:, None] * tokens * 1.0, 4, 2)
-
-
-def test_an_engine_that_cannot_serve_the_model_is_refused():
     with pytest.raises(jaxsens.EngineRefusal):
         worst_input(model_of(weighting="sparsemax"), 4, engine="difference", placement=Placement(ONE))
 
@@ -469,16 +457,9 @@ def test_devices_batches_and_memory_change_nothing(monkeypatch):
 def test_too_many_words_are_searched_or_refused():
     model = model_of()
     assert not worst_input(model, 12, search=jaxsens.theory.Search(budget=2), placement=Placement(ONE)).exact
-    with refusal("exact"):
-        worst_input(model, 60, search=jaxsens.theory.Search(exact=True), placement=Placement(ONE))
-    refused(
-        "exact",
-        worst_input,
-        model,
-        5,
-        search=jaxsens.theory.Search(exact=True),
-        placement=Placement(ONE, memory_budget=9000),
-    )
+    search, tight = jaxsens.theory.Search(exact=True), Placement(ONE, memory_budget=9000)
+    refused("exact", worst_input, model, 60, search=search, placement=Placement(ONE))
+    refused("exact", worst_input, model, 5, search=search, placement=tight)
 
 
 def test_an_output_that_is_not_finite_is_refused():

@@ -309,22 +309,13 @@ def test_flips_that_cannot_decide_a_statistic_leave_it_a_value():
     assert "max=1 at position 0, 2 flips not resolved" in repr(MIXED)
 
 
-def test_a_value_that_rounding_may_lower_is_not_resolved_either():
+def test_a_value_is_at_most_what_rounding_may_leave_of_it():
     # The flip of 1.1 may as well have 0.6: then the median is less.
     result = made([1.1, 1.0, 0.1], [0.5, 0.0, 0.0])
     assert result.at_most(0.5) == 1.0
-
-
-def test_a_decision_within_rounding_counts_once_at_most():
     result = made([1.0, 0.0, 0.0], [1.0, 1.0, 0.0], measure="decision")
     assert (result.at_most("max"), result.at_most("mean")) == (1.0, pytest.approx(2 / 3))
-
-
-def test_what_is_below_the_least_double_is_zero_and_not_at_most():
     assert made([0.0, 0.0], [1e-310, 0.0]).at_most("max") is None
-
-
-def test_another_statistic_is_refused():
     for unusable in ("median", 1.5, None):
         refused("statistic", FLOOR.at_most, unusable)  # type: ignore[arg-type]
 

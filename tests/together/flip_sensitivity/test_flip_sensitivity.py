@@ -163,19 +163,13 @@ def test_of_a_model_that_returns_rows_it_selects_too(readout, chosen):
     assert result.norms.max() > 0.01
 
 
-def test_rows_without_a_readout_are_refused_not_guessed():
+def test_rows_without_a_readout_a_batch_axis_and_a_matrix_of_one_size_are_refused():
     for readout in ("auto", None):
         assert 'readout="last"' in refused("readout", measure, rows, TOKENS, 2, readout=readout)
-
-
-@pytest.mark.parametrize("n", [2, 3])
-def test_a_matrix_of_one_size_has_no_row_for_each_position(n):
-    refused("model", measure, lambda t: jnp.ones((n, 2)) * t[0], [0, 1, 1][:n], 2, readout=0)
-
-
-def test_a_batch_axis_is_refused_with_the_way_to_take_it_off():
     for model, options in (lambda t: rows(t)[None], {"readout": 0}), (lambda t: rows(t)[:1], {}):
         assert "lambda tokens: model(tokens)[0]" in refused("model", measure, model, TOKENS, 2, **options)
+    for n in (2, 3):  # a matrix of one size has no row for each position
+        refused("model", measure, lambda t, n=n: jnp.ones((n, 2)) * t[0], [0, 1, 1][:n], 2, readout=0)
 
 
 def test_rows_of_a_model_for_one_length_only_are_selected():

@@ -339,10 +339,8 @@ def test_auto_takes_no_engine_without_a_rule_and_the_others_refuse_by_name(name,
 
 @pytest.mark.parametrize("name", [name for name in NEW if not WEIGHTINGS[name].hard])
 def test_soften_and_restrictions_refuse_by_name(name):
-    model, kind = (
-        jaxsens.Transformer(small(weighting=name, positions="none")),
-        type(WEIGHTINGS[name]).__name__,
-    )
+    model = jaxsens.Transformer(small(weighting=name, positions="none"))
+    kind = type(WEIGHTINGS[name]).__name__
     for use in (lambda: jaxsens.formal.soften(model, 4, 0.1), lambda: jaxsens.theory.restrict(model, 6)):
         with pytest.raises(jaxsens.InputError, match=kind):
             use()

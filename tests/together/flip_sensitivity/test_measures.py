@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -215,48 +216,34 @@ def test_what_is_no_function_of_outputs_is_refused(measure, named):
     assert named in str(caught.value)
 
 
-def test_a_direction_that_a_flip_takes_away_is_refused():
+def test_a_single_output_and_a_direction_that_a_flip_takes_away_are_refused():
+    for name in ("cosine", "kl"):
+        refused("measure", of_measure, Measure.kinds[name](outputs=[1]))
+        refused("measure", flip_sensitivity, lambda t: jnp.sum(t) * 1.0, [0, 1, 0], 2, measure=name)
     refused("model", flip_sensitivity, lambda t: t[:2] * 1.0, [0, 1, 0], 2, measure="cosine")
-
-
-@pytest.mark.parametrize("name", ["cosine", "kl"])
-def test_measures_of_several_outputs_refuse_a_single_one(name):
-    refused("measure", of_measure, Measure.kinds[name](outputs=[1]))
-    refused("measure", flip_sensitivity, lambda t: jnp.sum(t) * 1.0, [0, 1, 0], 2, measure=name)
-
-
-def again(y, new):
-    return jnp.sum((new - y) * jnp.arange(1, y.shape[0] + 1)) + jnp.sum(new**2) - jnp.sum(y**2)
-
-
-def log_probability_again(y):
-    return jax.nn.log_softmax(y)[1]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("measure", "same", "other"),
+    ("kind", "function", "other"),
     [
-        (Comparison(apart), Comparison(again), Comparison(lambda y, new: y[0])),
-        (
-            Function(log_probability),
-            Function(log_probability_again),
-            Function(lambda y: jax.nn.log_softmax(y)[2]),
-        ),
+        (Comparison, apart, lambda y, new: y[0]),
+        (Function, log_probability, lambda y: jax.nn.log_softmax(y)[2]),
     ],
     ids=["comparison", "function"],
 )
-def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp_path, measure, same, other):
+def test_an_interrupted_measurement_is_completed_with_the_same_function_only(tmp_path, kind, function, other):
+    measure, same, other = kind(function), kind(partial(function)), kind(other)
     options: dict[str, Any] = {"placement": Placement(batch_size=1), "engine": "vmap"}
     interrupted(1, MODEL, WORD, measure=measure, **options).save(tmp_path / "partial.parquet")
-    partial = load_result(tmp_path / "partial.parquet")
-    completed = partial.joined(of_measure(same, flips=partial.remaining, **options))
+    part = load_result(tmp_path / "partial.parquet")
+    completed = part.joined(of_measure(same, flips=part.remaining, **options))
     whole = of_measure(measure, **options)
-    assert 0 < len(partial) < len(whole)
+    assert 0 < len(part) < len(whole)
     np.testing.assert_array_equal(completed.values, whole.values)
     for wrong, named in ((other, "remaining.*measure"), ("l2", "measure = ")):
         with pytest.raises(InputError, match=named):
-            of_measure(wrong, flips=partial.remaining, **options)
+            of_measure(wrong, flips=part.remaining, **options)
 
 
 @pytest.mark.long
@@ -419,15 +406,7 @@ def test_the_median_threshold_balances_the_outputs_on_the_inputs(rows, readout):
     assert (outputs > float(result.measure.threshold)).sum() == 8
 
 
-def test_a_threshold_is_saved_and_compared(tmp_path):
-    words = every_word(3)
-    result, other = (boolean(majority, words, threshold=t) for t in (0.5, 0.0))
-    result.save(tmp_path / "result.parquet")
-    assert jaxsens.load_result(tmp_path / "result.parquet").measure == Decision(0.5)
-    refused("measure", result.joined, other)
-
-
-def test_a_threshold_is_of_the_decision_of_one_output():
+def test_a_threshold_is_of_the_decision_of_one_output_and_is_saved_and_compared(tmp_path):
     refused("threshold", Decision, float("nan"))
     model = jaxsens.Transformer(CONFIGS[1], seed=0)
     refused("measure.threshold", flip_sensitivity, model, [0, 1, 3], measure=Decision(threshold=0.5))
@@ -436,3 +415,8 @@ def test_a_threshold_is_of_the_decision_of_one_output():
         "measure.threshold", flip_sensitivity, model, [0, 1, 3], measure=one
     )
     assert jaxsens.explain(model, 3, measure=one).flips == 4  # the inputs are not known there
+    words = every_word(3)
+    result, other = (boolean(majority, words, threshold=t) for t in (0.5, 0.0))
+    result.save(tmp_path / "result.parquet")
+    assert jaxsens.load_result(tmp_path / "result.parquet").measure == Decision(0.5)
+    refused("measure", result.joined, other)

@@ -21,7 +21,7 @@ from jaxsens.core.measures import L2
 from jaxsens.core.placement import program, run
 from tests.core.flip_sensitivity.conformance import engine_of
 from tests.core.flip_sensitivity.formula import EXPECTED, FLIPS, POSITIONS, Formula, mesh_of, spread
-from tests.refusals import refusal
+from tests.refusals import refused
 from tests.small_models import small, word
 
 
@@ -212,16 +212,10 @@ def test_the_budget_is_kept_or_refused():
 
 @pytest.mark.parametrize("batch", [None, 4])
 def test_what_does_not_fit_is_refused_before_it_is_compiled(batch):
-    model, tokens = jaxsens.Transformer(small(layers=1)), word(62)
+    model, where = jaxsens.Transformer(small(layers=1)), Placement(mesh_of(1), batch, memory_budget=9)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jax.stages.Lowered, "compile", lambda *given, **options: pytest.fail("compiled"))
-        with refusal("memory_budget"):
-            jaxsens.flip_sensitivity(
-                model,
-                tokens,
-                engine="vmap",
-                placement=jaxsens.Placement(mesh_of(1), batch_size=batch, memory_budget=9),
-            )
+        refused("memory_budget", jaxsens.flip_sensitivity, model, word(62), engine="vmap", placement=where)
 
 
 @pytest.mark.quick(0, 3)
@@ -229,17 +223,10 @@ def test_what_does_not_fit_is_refused_before_it_is_compiled(batch):
 @pytest.mark.parametrize("engine", ["vmap", pytest.param("difference", marks=pytest.mark.long)])
 def test_flips_whose_table_does_not_fit_are_measured_in_parts(monkeypatch, engine, devices):
     model, words, done = jaxsens.Transformer(small(layers=1)), np.stack([word(23), word(23, seed=1)]), []
-    whole = jaxsens.flip_sensitivity(
-        model, words, engine=engine, placement=jaxsens.Placement(mesh_of(devices))
-    )
+    asked = {"engine": engine, "placement": Placement(mesh_of(devices))}
+    whole = jaxsens.flip_sensitivity(model, words, **asked)
     monkeypatch.setattr(program, "_TABLES", 7 * 24 / 2**31)
-    parts = jaxsens.flip_sensitivity(
-        model,
-        words,
-        engine=engine,
-        placement=jaxsens.Placement(mesh_of(devices)),
-        progress=lambda flips, of: done.append(flips),
-    )
+    parts = jaxsens.flip_sensitivity(model, words, **asked, progress=lambda flips, of: done.append(flips))
     assert done[0] <= 7 * devices < len(whole) / 2  # flips at once, and so of a chunk
     np.testing.assert_allclose(parts.norms, whole.norms, rtol=1e-6)
 
@@ -271,12 +258,8 @@ def test_what_needs_float64_is_computed_on_the_host_of_devices_without_it(monkey
 @pytest.mark.long
 def test_a_batch_that_the_compiler_refuses_for_want_of_memory_is_halved(monkeypatch):
     """As that of a TPU does. Other errors are not mended so."""
-    model, tokens, asked, compiled = (
-        jaxsens.Transformer(small(layers=1)),
-        word(59),
-        [],
-        program.compiled_program,
-    )
+    model, tokens = jaxsens.Transformer(small(layers=1)), word(59)
+    asked, compiled = [], program.compiled_program
     said = "RESOURCE_EXHAUSTED: Ran out of memory on HBM"
 
     def refusing(*given: Any) -> Any:

@@ -160,9 +160,14 @@ def test_arrays_come_back_bit_for_bit(array):
     assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
 
 
-def test_what_has_no_place_in_a_record_is_refused_by_name():
+def test_what_has_no_place_in_a_record_and_damaged_or_missing_files_are_named(tmp_path):
     with pytest.raises(TypeError, match="no place for a function"):
         encoded({"a": (1, lambda: 0)})
+    path = tmp_path / "bound.json"
+    refused("path", Lemma5.load, path)
+    write_sealed(path, "a kind", {"value": 1.0})
+    path.write_text(path.read_text().replace("1.0", "2.0"))
+    refused("path", Lemma5.load, path)
 
 
 def model(**changes: object) -> jaxsens.Transformer:
@@ -189,14 +194,6 @@ def test_changes_of_rows_come_back_with_their_names(tmp_path):
         for one in (found, dataclasses.replace(found, names={0: "a", 1: "b", 2: "c", 3: "end"})):
             one.save(tmp_path / "found.json")
             assert_same(jaxsens.analysis.RowChanges.load(tmp_path / "found.json"), one)
-
-
-def test_damaged_and_missing_files_are_named(tmp_path):
-    path = tmp_path / "bound.json"
-    refused("path", Lemma5.load, path)
-    write_sealed(path, "a kind", {"value": 1.0})
-    path.write_text(path.read_text().replace("1.0", "2.0"))
-    refused("path", Lemma5.load, path)
 
 
 def test_notebooks_show_results_of_the_theory_with_their_texts_escaped():

@@ -70,13 +70,6 @@ def test_a_flipped_bit_is_noticed_or_without_effect(result, tmp_path):
     assert refused > 0.4 * len(bits)
 
 
-@pytest.mark.parametrize("keep", [0, 3, 100, -1])
-def test_a_cut_file_is_damaged(result, tmp_path, keep):
-    result.save(tmp_path / "r.parquet")
-    (tmp_path / "cut.parquet").write_bytes((tmp_path / "r.parquet").read_bytes()[:keep])
-    refused("path", load_result, tmp_path / "cut.parquet")
-
-
 def stored_as(path, result, change):
     """Writes the result's file anew, as another program might: `change` gets its metadata, checksum included."""
     result.save(path)
@@ -119,7 +112,11 @@ def test_numbers_that_are_not_those_of_the_checksum_are_refused(result, tmp_path
             load_result(path)
 
 
-def test_what_is_no_result_is_refused(tmp_path):
+def test_what_is_no_result_or_was_cut_is_refused(result, tmp_path):
+    result.save(tmp_path / "r.parquet")
+    for keep in (0, 3, 100, -1):
+        (tmp_path / "cut.parquet").write_bytes((tmp_path / "r.parquet").read_bytes()[:keep])
+        refused("path", load_result, tmp_path / "cut.parquet")
     (tmp_path / "text").write_text("hello")
     for path in (tmp_path / "none.parquet", tmp_path / "text", tmp_path, None, 3, b"r.parquet"):
         refused("path", load_result, path)
@@ -192,10 +189,11 @@ def test_the_numbers_of_flips_kept_are_those_that_explain_the_sample_often_enoug
         assert count_limits(found, drawn, size, tail) == (least, most)
 
 
-def test_no_sensitive_decision_among_15_of_64_leaves_up_to_12():
+def test_decisions_that_never_change_have_an_interval_and_what_is_not_finite_none():
     ends = made(np.zeros(15), populations=[64], measure="decision").mean_interval()
     assert ends == (0, 12 / 64)
     assert made(np.ones(15), populations=[64], measure="decision").mean_interval() == (52 / 64, 1)
+    assert np.isnan(made(np.array([1.0, np.nan]), populations=[9]).mean_interval()).all()
 
 
 @pytest.mark.parametrize("values", [(0, 0, 0, 0, 0, 0, 5), (1, 1, 1, 1, 1, 1, 9), (0, 1, 2, 3, 4, 5, 6)])
@@ -242,7 +240,3 @@ def test_no_interval_begins_below_zero_or_leaves_its_mean_out_or_is_a_point(valu
         low, high = result.mean_interval(confidence)
         assert 0 <= low <= result.mean <= high
         assert low < high or confidence == 0
-
-
-def test_a_measurement_that_is_not_finite_has_no_interval():
-    assert np.isnan(made(np.array([1.0, np.nan]), populations=[9]).mean_interval()).all()

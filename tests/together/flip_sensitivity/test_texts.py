@@ -87,7 +87,15 @@ def test_ids_of_several_lengths_are_refused_with_the_loop_to_write(tokens, model
         measured(tokens, model)
 
 
-def test_what_is_neither_texts_nor_ids_is_refused():
+def test_texts_and_ids_that_cannot_be_measured_are_named_before_one_is():
+    done: list[int] = []
+    few = ["ab", "a", "abc", "b"]
+    refused("tokens[1] tokens[3]", measured, few, progress=lambda now, total: done.append(now))
+    assert not done
+    flips = Substitute(3, positions=[3])
+    refused("tokens[1].flips.positions", measured, ["abca", "ab"], flips=flips)
+    refused("progress", measured, TEXTS, progress=3)
+    refused("measure", measured, TEXTS, measure="l3")
     for tokens in ("abc", ["ab", "c"]):
         refused("tokens", measured, tokens, MODEL)
     refused("tokens", measured, [[0, 1], [[0], [1, 2]]])
@@ -99,17 +107,6 @@ def test_a_sample_is_drawn_of_each_text(each):
     found = measured(TEXTS, flips=Substitute(3, sample=3, seed=1))
     assert [len(one) for one in found] == [3, 2, 3, 3]
     assert [one.population for one in found] == [one.population for one in each]
-
-
-def test_texts_that_cannot_be_measured_are_named_before_one_is():
-    done: list[int] = []
-    few = ["ab", "a", "abc", "b"]
-    refused("tokens[1] tokens[3]", measured, few, progress=lambda now, total: done.append(now))
-    assert not done
-    flips = Substitute(3, positions=[3])
-    refused("tokens[1].flips.positions", measured, ["abca", "ab"], flips=flips)
-    refused("progress", measured, TEXTS, progress=3)
-    refused("measure", measured, TEXTS, measure="l3")
 
 
 @pytest.mark.parametrize("text", [0, 2])
@@ -237,7 +234,7 @@ def test_tokens_that_are_none_are_refused_with_what_would_do(tokens, said):
     assert said in refused("tokens", jaxsens.flip_sensitivity, summed, tokens, 2)
 
 
-def test_tokens_that_cannot_be_read_as_an_array_are_refused():
+def test_tokens_that_cannot_be_read_as_an_array_or_are_traced_are_refused():
     class OnAnotherDevice:
         def __array__(self, *_: Any, **__: Any) -> Any:
             raise TypeError("can't convert cuda:0 device type tensor to numpy")
@@ -247,9 +244,6 @@ def test_tokens_that_cannot_be_read_as_an_array_are_refused():
 
     said = refused("tokens", jaxsens.flip_sensitivity, summed, OnAnotherDevice(), 2)
     assert "tokens = tensor([0, 1], device='cuda:0')" in said
-
-
-def test_a_traced_input_is_refused():
     traced = jax.jit(lambda tokens: jaxsens.flip_sensitivity(summed, tokens, 2).max)
     assert "call this outside jit" in refused("tokens", traced, jnp.array([0, 1]))
 
