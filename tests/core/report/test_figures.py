@@ -19,7 +19,7 @@ from matplotlib.path import Path
 from jaxsens.core.report.data import BINS, FlipTables
 from jaxsens.core.report.fits import fit_exponents, summary_sentence
 from jaxsens.core.report.page import local_slope_figure, profile_figure, sensitivity_figure
-from jaxsens.core.report.panels import ARROWS, ZERO_LABEL, figure_bytes, variant_styles
+from jaxsens.core.report.panels import ARROWS, SHAPES, ZERO_LABEL, figure_bytes, variant_styles
 from tests.core.report.synthetic import LENGTHS, axes_titled, clashes, points, power, six_variants, y_labels
 
 TABLE = six_variants()
@@ -81,6 +81,18 @@ def test_no_label_overlaps_another_or_is_cut_off(six):
     assert clashes(six.figure) == []
     slopes = local_slope_figure(FITS, statistics=["mean", "max"], lengths=LENGTHS)
     assert clashes(slopes.figure) == []
+
+
+@pytest.mark.parametrize("width", ["one", "two"])
+def test_in_the_columns_of_a_paper_no_legend_is_cut_off_or_takes_the_width_of_the_axes(width):
+    table, statistics = TABLE.assign(median=TABLE["mean"]), ["mean", "median", "max"]
+    slopes = local_slope_figure(fit_exponents(table), statistics=statistics, lengths=LENGTHS)
+    named = table.assign(variant=TABLE["variant"].replace("softmax", "a-long-name " * 4))
+    drawn = sensitivity_figure(named, fit_exponents(named), statistics=statistics).draw(SHAPES[width])
+    assert clashes(drawn) == clashes(slopes.draw(SHAPES[width])) == []
+    widths = [axes.get_position().width * drawn.get_figwidth() for axes in drawn.axes if axes.get_visible()]
+    assert len(widths) == 3
+    assert min(widths) > 1.8
 
 
 def test_a_short_input_has_a_cell_a_position_and_none_for_what_was_not_flipped():
