@@ -71,10 +71,13 @@ ARROWS = {
 }
 """Arrows that leave room for the marker they start from."""
 
+_NUMBERS: dict[Any, Any] = {"axes.formatter.min_exponent": 4}
+"""Labels between 0.0001 and 10000 are plain numbers."""
+
 _SETTINGS: dict[Any, Any] = {
+    **_NUMBERS,
     "svg.hashsalt": "jaxsens",  # otherwise the ids inside an SVG are random
     "pdf.fonttype": 42,  # publishers refuse Type 3
-    "axes.formatter.min_exponent": 4,  # labels between 0.0001 and 10000 are plain numbers
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlelocation": "left",
@@ -334,12 +337,13 @@ def _set_log_axis(axes: Axes, panel: Panel) -> None:
 
 
 def log_marks(low: float, high: float, least: float = 0.0) -> dict[float, str]:
-    """The values from `least` on to mark on a logarithmic axis, with their labels. Within `figure_settings`."""
+    """The values from `least` on to mark on a logarithmic axis, with their labels."""
     powers = ticker.LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0), numticks=8)
     locator = powers if high > 5 * low else ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
     label = ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf))  # labels every mark
     marks = [float(mark) for mark in locator.tick_values(low, high) if max(low, least) <= mark <= high]
-    return {mark: label(mark) for mark in marks}
+    with matplotlib.rc_context(_NUMBERS):
+        return {mark: label(mark) for mark in marks}
 
 
 def _draw_line(axes: Axes, line: Line, factor: float) -> None:
