@@ -218,7 +218,7 @@ def test_the_picture_shows_every_token_with_its_values():
     page = shown()._repr_html_()
     assert '--v:1.000" title="&#39;un&#39;' in page
     assert '--v:0.667" title="&#39;##do&#39;' in page
-    assert "‖y(x′) − y(x)‖₂" in page
+    assert "‖y(x) − y(x′)‖₂" in page
     assert "not flipped</span>" in page
     assert "4 flips, engine vmap; read at position 0" in page
     assert "<td>##do</td>" in shown(symbols=np.array([2, 4, 4, 4]))._repr_html_()  # another token than "do"
@@ -332,7 +332,7 @@ def test_the_plot_has_the_largest_and_the_mean_of_every_position(close):
     np.testing.assert_array_equal(drawn(axes, "mean").get_ydata(), [np.nan, 2, np.nan, np.nan])
     np.testing.assert_array_equal(drawn(axes, "not flipped").get_xdata(), [0])
     assert [label.get_text() for label in axes.get_xticklabels()] == ["[CLS]", "un", "##do", "<b>"]
-    assert axes.get_ylabel() == "‖y(x′) − y(x)‖₂"
+    assert axes.get_ylabel() == "‖y(x) − y(x′)‖₂"
 
 
 def test_a_plot_can_be_drawn_in_given_axes(close):
