@@ -280,7 +280,10 @@ def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: S
 def fitted_power(fit: ExponentFit) -> str:
     """The fitted power of n with its interval, or why there is none, short enough for a legend."""
     if fit.points == 0:
-        return f"no power of n  ({'exactly 0' if fit.growth is Growth.ZERO else 'too few values'})"
+        reason = (
+            "exactly 0" if fit.growth is Growth.ZERO else "bounds" if fit.only_bounds else "too few values"
+        )
+        return f"no power of n  ({reason})"
     return f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
 
 

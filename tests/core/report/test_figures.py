@@ -18,7 +18,7 @@ from matplotlib.path import Path
 
 from jaxsens.core.report.data import BINS, FlipTables
 from jaxsens.core.report.fits import fit_exponents, summary_sentence
-from jaxsens.core.report.page import local_slope_figure, profile_figure, sensitivity_figure
+from jaxsens.core.report.page import fitted_power, local_slope_figure, profile_figure, sensitivity_figure
 from jaxsens.core.report.panels import ARROWS, SHAPES, ZERO_LABEL, figure_bytes, variant_styles
 from tests.core.report.synthetic import LENGTHS, axes_titled, clashes, points, power, six_variants, y_labels
 
@@ -210,6 +210,14 @@ def test_bounds_do_not_enter_a_fit_which_says_how_many_there_were():
     assert largest.note == "4 bounds left out of 10 values"
     assert str(largest).endswith("; 4 bounds left out of 10 values)")
     assert "4 bounds left out of 10 values" in summary_sentence(fit_exponents(SAMPLED), "max")
+
+
+def test_what_is_a_bound_at_every_length_has_no_trend_which_is_said_once():
+    fits = fit_exponents(SAMPLED, minimum_length=128)
+    for statistic, kind in (("max", "a lower"), ("min", "an upper")):
+        said = f"is {kind} bound at every length, as flips were sampled: no trend for a."
+        assert summary_sentence(fits, statistic).endswith(said)
+    assert [fitted_power(fit) for fit in fits[1:]] == ["no power of n  (bounds)"] * 2
 
 
 def test_bounds_are_drawn_hollow_with_an_arrow_and_explained():
