@@ -284,6 +284,8 @@ def fitted_power(fit: ExponentFit) -> str:
             "exactly 0" if fit.growth is Growth.ZERO else "bounds" if fit.only_bounds else "too few values"
         )
         return f"no power of n  ({reason})"
+    if fit.growth is Growth.UNCLEAR:
+        return "no clear trend"
     return f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
 
 
