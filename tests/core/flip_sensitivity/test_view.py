@@ -335,6 +335,13 @@ def test_the_plot_has_the_largest_and_the_mean_of_every_position(close):
     assert axes.get_ylabel() == "‖y(x) − y(x′)‖₂"
 
 
+def test_a_plot_with_one_flip_a_position_calls_none_the_largest(close):
+    one = shown((3.0, 2.0), positions=[1, 2], symbols=[3, 4])
+    assert [text.get_text() for text in one.plot()[0].get_legend().get_texts()] == ["change", "not flipped"]
+    every = shown((3.0, 2.0, 1.0, 1.0), positions=[0, 1, 2, 3], symbols=[3, 3, 3, 4])
+    assert every.plot()[0].get_legend() is None
+
+
 def test_a_plot_can_be_drawn_in_given_axes(close):
     _, axes = pyplot.subplots()
     assert shown(names={**NAMES, 3: "$x$"}).plot(axes) == [axes]
