@@ -133,11 +133,6 @@ class ExponentFit:
         return 0 < self.values == self.zeros
 
     @property
-    def only_bounds(self) -> bool:
-        """Whether every value is only a bound, so that there is no exponent."""
-        return 0 < self.values == self.bounds
-
-    @property
     def vanishing(self) -> str:
         """Where most values are exactly 0, as "exactly 0 from n = 64 on"; empty if nowhere, or always."""
         at = [n for n, share in self.zero_shares if share > 0.5]
@@ -165,7 +160,7 @@ class ExponentFit:
         """What the fit supports. "Constant" and "about 1/n" are a `law`; otherwise a statistic whose interval contains
         0 shows no clear trend, and without an interval the exponent alone decides. Most values of the longest inputs
         that are exactly 0 decide before all of these, and before them that every value is a bound."""
-        if self.only_bounds:
+        if 0 < self.values == self.bounds:
             return Growth.UPPER if self.statistic in ("min", "q0") else Growth.LOWER
         if self.always_zero or (self.zero_shares and self.zero_shares[-1][1] > 0.5):
             return Growth.ZERO
@@ -206,7 +201,7 @@ class ExponentFit:
         """What a reader must know beside the exponent: why it is not settled, why there is none, and how many values
         did not enter it; empty if there is nothing to say. "Others" are missing, at lengths where some are not
         resolved, or of seeds with too few."""
-        if self.always_zero or self.only_bounds:
+        if self.always_zero or 0 < self.values == self.bounds:
             return ""
         counts = {"zero": self.zeros, "bound": self.bounds, "unresolved": self.unresolved}
         counts["other"] = self.values - self.points - sum(counts.values())

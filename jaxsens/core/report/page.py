@@ -171,12 +171,10 @@ def sensitivity_panel(
     ]
     lengths = sorted({int(n) for n in points["n"]})
     title, each = statistic_name(statistic), " per position" if statistic == PER_POSITION else ""
-    which, named, _ = title.partition("change over all flips")
+    which = title.removesuffix("change over all flips")
     return Panel(
         title=title[:1].upper() + title[1:],
-        y_label=f"number of flips{each}"
-        if statistic in OF_DECISIONS
-        else change_label(norm, which if named else ""),
+        y_label=change_label(norm, which) if statistic not in OF_DECISIONS else f"number of flips{each}",
         lines=lines,
         guides=powers(lines, (lengths[0], lengths[-1]), slopes_of(statistic)),
         ticks=lengths,
@@ -280,10 +278,8 @@ def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: S
 def fitted_power(fit: ExponentFit) -> str:
     """The fitted power of n with its interval, or why there is none, short enough for a legend."""
     if fit.points == 0:
-        reason = (
-            "exactly 0" if fit.growth is Growth.ZERO else "bounds" if fit.only_bounds else "too few values"
-        )
-        return f"no power of n  ({reason})"
+        reasons = {Growth.ZERO: "exactly 0", Growth.LOWER: "lower bounds", Growth.UPPER: "upper bounds"}
+        return f"no power of n  ({reasons.get(fit.growth, 'too few values')})"
     if fit.growth is Growth.UNCLEAR:
         return "no clear trend"
     return f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()

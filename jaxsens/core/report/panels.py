@@ -71,13 +71,10 @@ ARROWS = {
 }
 """Arrows that leave room for the marker they start from."""
 
-_NUMBERS: dict[Any, Any] = {"axes.formatter.min_exponent": 4}
-"""Labels between 0.0001 and 10000 are plain numbers."""
-
 _SETTINGS: dict[Any, Any] = {
-    **_NUMBERS,
     "svg.hashsalt": "jaxsens",  # otherwise the ids inside an SVG are random
     "pdf.fonttype": 42,  # publishers refuse Type 3
+    "axes.formatter.min_exponent": 4,  # labels between 0.0001 and 10000 are plain numbers
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlelocation": "left",
@@ -266,7 +263,10 @@ def draw_panels(
     share_y = share_y and not any(panel.log for panel in panels)
     columns = min(columns, len(panels), shape.columns or len(panels))
     room = int(120 * (shape.width or width * columns) / columns / shape.size) - 7  # characters in a legend
-    panels = [replace(panel, lines=[_wrapped(line, room) for line in panel.lines]) for panel in panels]
+    fill = textwrap.TextWrapper(room, break_on_hyphens=False).fill
+    panels = [
+        replace(one, lines=[replace(line, label=fill(line.label)) for line in one.lines]) for one in panels
+    ]
     legend_lines = max(sum(1 + line.label.count("\n") for line in panel.lines) for panel in panels)
     texts = 0.75 + (0 if share_legend else 0.23 * legend_lines)
     handles = [legend_handle(line.label, line.style) for line in panels[0].lines] if share_legend else []
@@ -283,10 +283,6 @@ def draw_panels(
         if share_legend:
             legend_below(figure, handles, beside)
     return figure
-
-
-def _wrapped(line: Line, characters: int) -> Line:
-    return replace(line, label=textwrap.fill(line.label, characters, break_on_hyphens=False))
 
 
 def draw_panel(axes: Axes, panel: Panel, title: str) -> None:
@@ -342,7 +338,7 @@ def log_marks(low: float, high: float, least: float = 0.0) -> dict[float, str]:
     locator = powers if high > 5 * low else ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
     label = ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf))  # labels every mark
     marks = [float(mark) for mark in locator.tick_values(low, high) if max(low, least) <= mark <= high]
-    with matplotlib.rc_context(_NUMBERS):
+    with figure_settings():
         return {mark: label(mark) for mark in marks}
 
 

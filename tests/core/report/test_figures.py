@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from typing import Any
@@ -217,7 +218,16 @@ def test_what_is_a_bound_at_every_length_has_no_trend_which_is_said_once():
     for statistic, kind in (("max", "a lower"), ("min", "an upper")):
         said = f"is {kind} bound at every length, as flips were sampled: no trend for a."
         assert summary_sentence(fits, statistic).endswith(said)
-    assert [fitted_power(fit) for fit in fits[1:]] == ["no power of n  (bounds)"] * 2
+    assert [fitted_power(fit) for fit in fits[1:]] == [
+        f"no power of n  ({kind} bounds)" for kind in ("lower", "upper")
+    ]
+
+
+def test_a_legend_gives_no_exponent_that_may_be_zero():
+    assert (
+        fitted_power(dataclasses.replace(FITS[0], exponent=-1.0, ci_low=-2.5, ci_high=0.5))
+        == "no clear trend"
+    )
 
 
 def test_bounds_are_drawn_hollow_with_an_arrow_and_explained():
