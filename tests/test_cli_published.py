@@ -53,7 +53,7 @@ def test_a_text_is_measured_as_the_library_measures_it(encoder, text, tmp_path, 
     expected = jaxsens.flip_sensitivity(model, TEXT, jaxsens.Neighbours(3), readout="mean")
     np.testing.assert_array_equal(jaxsens.load_result(saved).norms, expected.norms)
     assert "the mean over positions" in out
-    assert "‖y(x′) − y(x)‖₂" in out
+    assert "‖y(x) − y(x′)‖₂" in out
     assert f"{expected.max:.4g}" in out
     assert out.count("«") == 5
     assert ">sat</span>" in page.read_text("utf-8")

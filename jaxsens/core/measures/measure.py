@@ -203,7 +203,7 @@ class L2(Norm):
     'all'
     """
 
-    symbol: ClassVar[str] = "‖y(x′) − y(x)‖₂"
+    symbol: ClassVar[str] = "‖y(x) − y(x′)‖₂"
     unflipped: ClassVar[str | None] = "‖y(x)‖₂"
     label: ClassVar[str] = "change of the output,{}‖y(x) − y(x′)‖₂"
     order: ClassVar[float | None] = 2
@@ -224,7 +224,7 @@ class L1(Norm):
     (0, 3)
     """
 
-    symbol: ClassVar[str] = "‖y(x′) − y(x)‖₁"
+    symbol: ClassVar[str] = "‖y(x) − y(x′)‖₁"
     unflipped: ClassVar[str | None] = "‖y(x)‖₁"
     label: ClassVar[str] = "change of the output,{}‖y(x) − y(x′)‖₁"
     order: ClassVar[float | None] = 1
@@ -249,7 +249,7 @@ class LInf(Norm):
     'linf'
     """
 
-    symbol: ClassVar[str] = "‖y(x′) − y(x)‖∞"
+    symbol: ClassVar[str] = "‖y(x) − y(x′)‖∞"
     unflipped: ClassVar[str | None] = "‖y(x)‖∞"
     label: ClassVar[str] = "change of the output,{}‖y(x) − y(x′)‖∞"
     order: ClassVar[float | None] = math.inf

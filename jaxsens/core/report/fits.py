@@ -68,6 +68,8 @@ class Growth(enum.Enum):
     UNCLEAR = "shows no clear trend"
     UNKNOWN = "has too few values for a trend"
     ZERO = "is exactly 0"
+    LOWER = "is a lower bound at every length, as flips were sampled: no trend"
+    UPPER = "is an upper bound at every length, as flips were sampled: no trend"
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,9 @@ class ExponentFit:
     def growth(self) -> Growth:
         """What the fit supports. "Constant" and "about 1/n" are a `law`; otherwise a statistic whose interval contains
         0 shows no clear trend, and without an interval the exponent alone decides. Most values of the longest inputs
-        that are exactly 0 decide before all of these."""
+        that are exactly 0 decide before all of these, and before them that every value is a bound."""
+        if 0 < self.values == self.bounds:
+            return Growth.UPPER if self.statistic in ("min", "q0") else Growth.LOWER
         if self.always_zero or (self.zero_shares and self.zero_shares[-1][1] > 0.5):
             return Growth.ZERO
         if self.law == 0 or self.law == -1:
@@ -197,7 +201,7 @@ class ExponentFit:
         """What a reader must know beside the exponent: why it is not settled, why there is none, and how many values
         did not enter it; empty if there is nothing to say. "Others" are missing, at lengths where some are not
         resolved, or of seeds with too few."""
-        if self.always_zero:
+        if self.always_zero or 0 < self.values == self.bounds:
             return ""
         counts = {"zero": self.zeros, "bound": self.bounds, "unresolved": self.unresolved}
         counts["other"] = self.values - self.points - sum(counts.values())

@@ -171,9 +171,10 @@ def sensitivity_panel(
     ]
     lengths = sorted({int(n) for n in points["n"]})
     title, each = statistic_name(statistic), " per position" if statistic == PER_POSITION else ""
+    which = title.removesuffix("change over all flips")
     return Panel(
         title=title[:1].upper() + title[1:],
-        y_label=change_label(norm) if statistic not in OF_DECISIONS else f"number of flips{each}",
+        y_label=change_label(norm, which) if statistic not in OF_DECISIONS else f"number of flips{each}",
         lines=lines,
         guides=powers(lines, (lengths[0], lengths[-1]), slopes_of(statistic)),
         ticks=lengths,
@@ -262,7 +263,7 @@ def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: S
             marks = log_marks(*scale.get_clim())
             bar.set_ticks([*marks], labels=[*marks.values()])
             bar.ax.yaxis.set_minor_formatter("")  # its labels would lie beside those of the marks
-            bar.set_label("mean " + change_label(norm))
+            bar.set_label(change_label(norm, "mean "))
         figure.legend(
             handles=[
                 Patch(label="exactly 0", **exactly_zero),
@@ -277,13 +278,17 @@ def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: S
 def fitted_power(fit: ExponentFit) -> str:
     """The fitted power of n with its interval, or why there is none, short enough for a legend."""
     if fit.points == 0:
-        return f"no power of n  ({'exactly 0' if fit.growth is Growth.ZERO else 'too few values'})"
+        reasons = {Growth.ZERO: "exactly 0", Growth.LOWER: "lower bounds", Growth.UPPER: "upper bounds"}
+        return f"no power of n  ({reasons.get(fit.growth, 'too few values')})"
+    if fit.growth is Growth.UNCLEAR:
+        return "no clear trend"
     return f"$n^{{{signed(fit.exponent).replace(chr(0x2212), '-')}}}$  {fit.interval()}".rstrip()
 
 
-def change_label(norm: str) -> str:
-    """The measured quantity, for an axis, on two lines."""
-    return rule_for("the report", "measure", norm, Measure.kinds).label.format("\n")
+def change_label(norm: str, which: str = "") -> str:
+    """The measured quantity, for an axis, on two lines. which: as "mean "; a share of flips is none."""
+    kind = rule_for("the report", "measure", norm, Measure.kinds)
+    return ("" if kind.indicator else which) + kind.label.format("\n")
 
 
 def slopes_of(statistic: str) -> dict[str, float]:

@@ -10,7 +10,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -20,7 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
-from matplotlib.transforms import ScaledTranslation
+from matplotlib.transforms import ScaledTranslation, blended_transform_factory
 
 from jaxsens.core.report.data import Spread
 
@@ -261,10 +261,15 @@ def draw_panels(
         share_y: whether panels share their vertical extent if all of them are linear.
     """
     share_y = share_y and not any(panel.log for panel in panels)
-    legend_lines = max(len(panel.lines) for panel in panels)
+    columns = min(columns, len(panels), shape.columns or len(panels))
+    room = int(120 * (shape.width or width * columns) / columns / shape.size) - 7  # characters in a legend
+    fill = textwrap.TextWrapper(room, break_on_hyphens=False).fill
+    panels = [
+        replace(one, lines=[replace(line, label=fill(line.label)) for line in one.lines]) for one in panels
+    ]
+    legend_lines = max(sum(1 + line.label.count("\n") for line in panel.lines) for panel in panels)
     texts = 0.75 + (0 if share_legend else 0.23 * legend_lines)
     handles = [legend_handle(line.label, line.style) for line in panels[0].lines] if share_legend else []
-    columns = min(columns, len(panels), shape.columns or len(panels))
     beside = 2 * columns - 1
     margin = (0.0, 0.25 + 0.2 * math.ceil(len(handles) / beside) if share_legend else 0.0)
     layout = (margin, shape, texts)
@@ -274,7 +279,7 @@ def draw_panels(
             if (share_y or share_legend) and k % columns:
                 axes.set_ylabel("")
             if not share_legend:
-                panel_legend(axes, panel)
+                panel_legend(axes, panel, None if shape.width is None else k % columns / columns)
         if share_legend:
             legend_below(figure, handles, beside)
     return figure
@@ -328,12 +333,13 @@ def _set_log_axis(axes: Axes, panel: Panel) -> None:
 
 
 def log_marks(low: float, high: float, least: float = 0.0) -> dict[float, str]:
-    """The values from `least` on to mark on a logarithmic axis, with their labels. Within `figure_settings`."""
+    """The values from `least` on to mark on a logarithmic axis, with their labels."""
     powers = ticker.LogLocator(subs=(1.0,) if high > 100 * low else (1.0, 2.0, 5.0), numticks=8)
     locator = powers if high > 5 * low else ticker.MaxNLocator(5, steps=[1, 2, 5, 10])
     label = ticker.LogFormatterSciNotation(minor_thresholds=(math.inf, math.inf))  # labels every mark
     marks = [float(mark) for mark in locator.tick_values(low, high) if max(low, least) <= mark <= high]
-    return {mark: label(mark) for mark in marks}
+    with figure_settings():
+        return {mark: label(mark) for mark in marks}
 
 
 def _draw_line(axes: Axes, line: Line, factor: float) -> None:
@@ -366,22 +372,27 @@ def _draw_line(axes: Axes, line: Line, factor: float) -> None:
             axes.plot(x[chosen], median[chosen], zorder=4, markeredgewidth=1.1, **own)
 
 
-def panel_legend(axes: Axes, panel: Panel, **look: Any) -> None:
-    """Adds the legend of a panel below its axes. look: as `Axes.legend` takes it."""
+def panel_legend(axes: Axes, panel: Panel, left: float | None = None, **look: Any) -> None:
+    """Adds the legend of a panel below its axes, from their left edge on, or from `left`, a share of the width of the
+    figure: there a wide legend leaves the axes their width. look: as `Axes.legend` takes it."""
     lines_below = -4 * matplotlib.rcParams["font.size"] / 72  # clear of the axis label, at any height
     below = ScaledTranslation(0, lines_below, axes.figure.dpi_scale_trans)
+    across = axes.transAxes if left is None else axes.figure.transFigure
     axes.legend(
         handles=[legend_handle(line.label, line.style) for line in panel.lines],
-        bbox_transform=axes.transAxes + below,
+        bbox_transform=blended_transform_factory(across, axes.transAxes) + below,
         borderaxespad=0,
-        **{"loc": "upper left", "bbox_to_anchor": (0, 0), "handlelength": 4.5} | look,
+        **{"loc": "upper left", "bbox_to_anchor": (left or 0, 0), "handlelength": 4.5} | look,
     )
 
 
 def legend_below(figure: Figure, handles: Sequence[Line2D], columns: int) -> None:
-    """Adds one legend of all panels of a figure, below them."""
-    number = min(columns, len(handles))
-    figure.legend(handles=handles, loc="outside lower center", ncols=number, handlelength=4.5)
+    """Adds one legend of all panels of a figure, below them, in at most so many columns, and no more than fit."""
+    for number in range(min(columns, len(handles)), 0, -1):
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=number, handlelength=4.5)
+        if number == 1 or legend.get_window_extent().width <= figure.bbox.width:
+            break
+        legend.remove()
 
 
 def legend_handle(label: str, style: LineStyle, **changes: Any) -> Line2D:

@@ -107,6 +107,7 @@ class SweepResult(SweepData):
         if axes is None:
             _, axes = pyplot.subplots(figsize=(5.0, 3.6), layout="constrained")
         draw_panel(axes, panel, title or "")
+        axes.spines[["top", "right"]].set_visible(False)
         panel_legend(axes, panel, **_LEGEND)
         return axes
 

@@ -123,14 +123,15 @@ def _draw(axes: Axes, view: ResultView, k: int) -> None:
     few = len(places) <= MOST_LABELS
     size = 6.0 if few else 2.0
     largest = np.where(np.isnan(one.largest_at_most), one.largest, np.nan)
-    drawn = [(largest, "o", LARGEST, "largest")]
+    name = "largest" if (one.count > 1).any() else "change"
+    drawn = [(largest, "o", LARGEST, name)]
     if view.measure.signed:
         axes.axhline(0, color=GREY, linewidth=0.8)
         base = np.where(np.isnan(largest), np.nan, 0.0)
         ends = np.fmin(one.low, 0) + base, np.fmax(one.high, 0) + base
         axes.vlines(places, *ends, color=GREY, linewidth=1, alpha=0.5)
         rising, falling = np.where(largest >= 0, largest, np.nan), np.where(largest < 0, largest, np.nan)
-        drawn = [(rising, "^", LARGEST, "largest, increase"), (falling, "v", DOWN, "largest, decrease")]
+        drawn = [(rising, "^", LARGEST, f"{name}, increase"), (falling, "v", DOWN, f"{name}, decrease")]
     elif few:
         axes.vlines(places, 0, largest, color=LARGEST, linewidth=1, alpha=0.4)
     for values, marker, colour, label in drawn:
@@ -178,7 +179,8 @@ def _label(axes: Axes, view: ResultView, k: int, labelled: np.ndarray | None) ->
     else:
         axes.set_xlabel("position")
     look: dict[str, Any] = {"frameon": False, "borderaxespad": 0.2, "columnspacing": 1}
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize="small", **look)
+    if axes.get_legend_handles_labels()[1] != ["change"]:
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, fontsize="small", **look)
 
 
 def safe_label(text: str) -> str:

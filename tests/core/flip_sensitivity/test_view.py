@@ -226,7 +226,7 @@ def test_the_picture_shows_every_token_with_its_values():
     page = shown()._repr_html_()
     assert '--v:1.000" title="&#39;un&#39;' in page
     assert '--v:0.667" title="&#39;##do&#39;' in page
-    assert "‖y(x′) − y(x)‖₂" in page
+    assert "‖y(x) − y(x′)‖₂" in page
     assert "not flipped</span>" in page
     assert "4 flips, engine vmap; read at position 0" in page
     assert "<td>##do</td>" in shown(symbols=np.array([2, 4, 4, 4]))._repr_html_()  # another token than "do"
@@ -329,7 +329,7 @@ def test_the_plot_has_the_largest_and_the_mean_of_every_position_in_axes_that_ma
     np.testing.assert_array_equal(drawn(axes, "mean").get_ydata(), [np.nan, 2, np.nan, np.nan])
     np.testing.assert_array_equal(drawn(axes, "not flipped").get_xdata(), [0])
     assert [label.get_text() for label in axes.get_xticklabels()] == ["[CLS]", "un", "##do", "<b>"]
-    assert axes.get_ylabel() == "‖y(x′) − y(x)‖₂"
+    assert axes.get_ylabel() == "‖y(x) − y(x′)‖₂"
     _, axes = pyplot.subplots()
     assert shown(names={**NAMES, 3: "$x$"}).plot(axes) == [axes]
     axes.figure.canvas.draw()  # a dollar sign is no mathematics
@@ -337,3 +337,10 @@ def test_the_plot_has_the_largest_and_the_mean_of_every_position_in_axes_that_ma
     many = shown(tokens=np.zeros((13, 4), np.int32))
     with pytest.raises(jaxsens.InputError, match=r"room for 12: .*, or axes=\[one for each input\]$"):
         many.plot()
+
+
+def test_a_plot_with_one_flip_a_position_calls_none_the_largest(close):
+    one = shown((3.0, 2.0), positions=[1, 2], symbols=[3, 4])
+    assert [text.get_text() for text in one.plot()[0].get_legend().get_texts()] == ["change", "not flipped"]
+    every = shown((3.0, 2.0, 1.0, 1.0), positions=[0, 1, 2, 3], symbols=[3, 3, 3, 4])
+    assert every.plot()[0].get_legend() is None

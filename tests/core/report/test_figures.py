@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from typing import Any
@@ -18,8 +19,8 @@ from matplotlib.path import Path
 
 from jaxsens.core.report.data import BINS, FlipTables
 from jaxsens.core.report.fits import fit_exponents, summary_sentence
-from jaxsens.core.report.page import local_slope_figure, profile_figure, sensitivity_figure
-from jaxsens.core.report.panels import ARROWS, ZERO_LABEL, figure_bytes, variant_styles
+from jaxsens.core.report.page import fitted_power, local_slope_figure, profile_figure, sensitivity_figure
+from jaxsens.core.report.panels import ARROWS, SHAPES, ZERO_LABEL, figure_bytes, variant_styles
 from tests.core.report.synthetic import LENGTHS, axes_titled, clashes, points, power, six_variants, y_labels
 
 TABLE = six_variants()
@@ -81,6 +82,18 @@ def test_no_label_overlaps_another_or_is_cut_off(six):
     assert clashes(six.figure) == []
     slopes = local_slope_figure(FITS, statistics=["mean", "max"], lengths=LENGTHS)
     assert clashes(slopes.figure) == []
+
+
+@pytest.mark.parametrize("width", ["one", "two"])
+def test_in_the_columns_of_a_paper_no_legend_is_cut_off_or_takes_the_width_of_the_axes(width):
+    table, statistics = TABLE.assign(median=TABLE["mean"]), ["mean", "median", "max"]
+    slopes = local_slope_figure(fit_exponents(table), statistics=statistics, lengths=LENGTHS)
+    named = table.assign(variant=TABLE["variant"].replace("softmax", "a-long-name " * 4))
+    drawn = sensitivity_figure(named, fit_exponents(named), statistics=statistics).draw(SHAPES[width])
+    assert clashes(drawn) == clashes(slopes.draw(SHAPES[width])) == []
+    widths = [axes.get_position().width * drawn.get_figwidth() for axes in drawn.axes if axes.get_visible()]
+    assert len(widths) == 3
+    assert min(widths) > 1.8
 
 
 def test_a_short_input_has_a_cell_a_position_and_none_for_what_was_not_flipped():
@@ -198,6 +211,23 @@ def test_bounds_do_not_enter_a_fit_which_says_how_many_there_were():
     assert largest.note == "4 bounds left out of 10 values"
     assert str(largest).endswith("; 4 bounds left out of 10 values)")
     assert "4 bounds left out of 10 values" in summary_sentence(fit_exponents(SAMPLED), "max")
+
+
+def test_what_is_a_bound_at_every_length_has_no_trend_which_is_said_once():
+    fits = fit_exponents(SAMPLED, minimum_length=128)
+    for statistic, kind in (("max", "a lower"), ("min", "an upper")):
+        said = f"is {kind} bound at every length, as flips were sampled: no trend for a."
+        assert summary_sentence(fits, statistic).endswith(said)
+    assert [fitted_power(fit) for fit in fits[1:]] == [
+        f"no power of n  ({kind} bounds)" for kind in ("lower", "upper")
+    ]
+
+
+def test_a_legend_gives_no_exponent_that_may_be_zero():
+    assert (
+        fitted_power(dataclasses.replace(FITS[0], exponent=-1.0, ci_low=-2.5, ci_high=0.5))
+        == "no clear trend"
+    )
 
 
 def test_bounds_are_drawn_hollow_with_an_arrow_and_explained():

@@ -160,6 +160,9 @@ def test_a_plot_is_one_panel_with_the_variants_labels_and_title_that_are_given(s
     assert not left.has_data()
     assert [text.get_text() for text in right.get_legend().get_texts()] == ["unbounded", "ours"]
     assert right.get_title(loc="center") == "Largest"
+    assert not any("10^" in label for label in y_labels(right))
+    assert not any(right.spines[side].get_visible() for side in ("top", "right"))
+    assert right.get_ylabel() == "largest change of the output,\n‖y(x) − y(x′)‖₂"
     drawn = {line.get_color() for line in right.lines if line.get_marker() != "None"}
     styles = variant_styles([*dict.fromkeys(six_variants()["variant"])])
     assert drawn == {styles["softmax"].colour, styles["unbounded"].colour}
