@@ -102,19 +102,10 @@ class RowChanges(SavedResult):
         return self.norms[np.arange(len(self)), :, self.positions]
 
     @property
-    def others_max(self) -> Float[np.ndarray, "flips levels"]:
-        """The largest change of the other rows; 0 if there are none."""
-        return self._others.max(axis=2)
-
-    @property
     def others_mean(self) -> Float[np.ndarray, "flips levels"]:
         """The mean change of the other rows, summed in float64; 0 if there are none."""
-        return self._others.sum(axis=2, dtype=np.float64) / max(1, self.n - 1)
-
-    @property
-    def _others(self) -> Float[np.ndarray, "flips levels n"]:
         own = np.arange(self.n) == self.positions[:, None]
-        return np.where(own[:, None], 0, self.norms)
+        return np.where(own[:, None], 0, self.norms).sum(axis=2, dtype=np.float64) / max(1, self.n - 1)
 
     def matrix(self, statistic: Statistic = "mean") -> Float[np.ndarray, "n n"]:
         """Returns the influence of position i, by row of the matrix, on output row j, by column: the mean, in float64,

@@ -49,11 +49,8 @@ class Tpu:
     slices: dict[str, str]
 
     def __post_init__(self) -> None:
-        size = r"[1-9]\d{0,5}"
-        each = [
-            re.fullmatch(rf"{size}={size}(x{size})*", "=".join(one), re.ASCII) for one in self.slices.items()
-        ]
-        if not each or not all(each):
+        form = re.compile(r"[1-9]\d{0,5}=[1-9]\d{0,5}(x[1-9]\d{0,5})*", re.ASCII)
+        if not self.slices or not all(form.fullmatch("=".join(one)) for one in self.slices.items()):
             remedy = 'topologies such as "2x4" by numbers such as "8"'
             raise InputError.of("slices", self.slices, remedy, subject="Tpu")
 

@@ -66,7 +66,6 @@ def test_every_flip_level_and_row_as_the_double_loop_has_it(changes, norm):
     for flip, (i, _) in enumerate(places):
         others = np.delete(expected[flip], i, axis=1)
         np.testing.assert_allclose(found.own[flip], expected[flip][:, i], rtol=1e-9, atol=1e-13)
-        np.testing.assert_allclose(found.others_max[flip], others.max(axis=1), rtol=1e-9, atol=1e-13)
         np.testing.assert_allclose(found.others_mean[flip], others.mean(axis=1), rtol=1e-9, atol=1e-13)
     rows = influence_matrix(model, WORD, measure=norm, placement=placement)
     np.testing.assert_allclose(rows.norms[:, 0], expected[:, -1], rtol=1e-9, atol=1e-13)
@@ -131,7 +130,6 @@ def test_functions_that_return_rows_and_flips_that_are_chosen_or_drawn():
     ended = layer_changes(model, WORD, flips=jaxsens.Substitute([0], positions=[5]))
     assert (ended.positions[0], ended.own.shape) == (5, (1, 3))
     alone = layer_changes(model_of(readout="mean"), [1])
-    assert not alone.others_max.any()
     assert not alone.others_mean.any()
     assert alone.own.all()
     narrow = layer_changes(jaxsens.Transformer(small(dtype="float32")), WORD)

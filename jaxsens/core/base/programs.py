@@ -426,8 +426,7 @@ def room_for(count: int) -> int:
 
 
 def near(count: int) -> int:
-    """Returns the least number of at least `count` with four leading binary digits: at most an eighth more, and one of
-    eight between two powers of two."""
+    """Returns the least number of at least `count` with four leading binary digits, at most an eighth more."""
     step = 1 << max(0, count.bit_length() - 4)
     return -(-count // step) * step
 

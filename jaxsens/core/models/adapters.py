@@ -376,7 +376,8 @@ def as_model(model: Any) -> Model:
     if isinstance(model, LayeredModel):
         return _from_layered_model(model)
     if isinstance(model, TorchModel):
-        return _from_torch_model(model)
+        model.check()
+        return Model(TorchApply(model), (), call=model, vocabulary_size=model.vocabulary_size, torch=model)
     if isinstance(model, Layered):
         raise InputError(
             f"model = {type(model).__name__} without parameters: pass the pair (layered, parameters)"
@@ -508,11 +509,6 @@ def _from_layered_model(model: LayeredModel) -> Model:
         output_of=getattr(model, "output_of", None),
         token_names=names if type(model).tokens is not LayeredModel.tokens else None,
     )
-
-
-def _from_torch_model(model: TorchModel) -> Model:
-    model.check()
-    return Model(TorchApply(model), (), call=model, vocabulary_size=model.vocabulary_size, torch=model)
 
 
 def _check_hashable(apply: Any, model: str) -> None:

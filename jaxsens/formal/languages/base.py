@@ -70,9 +70,8 @@ def draw(
 
 
 class Words(NamedTuple):
-    """Words of several lengths, such as `language("parity").sample_words(5, generator)`.
-
-    `tokens` (count, longest) is int32, padded with the end symbol; `lengths` is (count,)."""
+    """Words of several lengths that `sample_words` draws: `tokens` (count, longest) int32, padded with the end symbol;
+    `lengths` (count,)."""
 
     tokens: Int[np.ndarray, "count longest"]
     lengths: Int[np.ndarray, " count"]

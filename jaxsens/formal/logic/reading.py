@@ -128,7 +128,7 @@ class Reading:
         matters = self._that_matter(thread, settled)
         cells: list[Cell] = []
         for k, part in enumerate(self._parts):
-            if not _has_cell(part) or _guesses(part):
+            if _guesses(part) or not isinstance(part, _REMEMBERING):
                 cells.append(thread[k])
             elif (truth := settled[k]) is not None:
                 cells.append(ALWAYS if truth else NEVER)
@@ -151,6 +151,9 @@ class Reading:
         return found
 
 
+_REMEMBERING = formulas.Yesterday | formulas.Since | PositionPredicate | CountComparison | CountPredicate
+
+
 def _is_last(part: Formula) -> bool:
     return isinstance(part, PositionPredicate) and part.predicate.family == LAST
 
@@ -158,11 +161,6 @@ def _is_last(part: Formula) -> bool:
 def _guesses(part: Formula) -> bool:
     """Whether the truth of this subformula itself depends on later symbols."""
     return isinstance(part, formulas.Next | formulas.Until) or _is_last(part)
-
-
-def _has_cell(part: Formula) -> bool:
-    kinds = formulas.Yesterday | formulas.Since | PositionPredicate | CountComparison | CountPredicate
-    return isinstance(part, kinds) or _guesses(part)
 
 
 def _first_cell(part: Formula) -> Cell:
