@@ -341,7 +341,7 @@ def _panel(distances: Distances, variant: str, styles: Mapping[int, LineStyle]) 
     ]
     return Panel(
         title=variant,
-        y_label=f"mean {change_label(distances.norm)}",
+        y_label=change_label(distances.norm, "mean "),
         x_label="distance to the row that is read",
         lines=lines,
         guides=powers(lines, (1.0, float(farthest)), {"1/d": -1}),

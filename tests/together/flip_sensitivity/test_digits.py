@@ -339,7 +339,7 @@ def drawn(result: FlipSensitivity) -> dict[str, tuple[list[float], str]]:
 
 def test_a_profile_draws_unresolved_flips_as_hollow_triangles_at_what_they_are_at_most():
     found = drawn(MIXED)
-    assert found["largest"][0] == [1.0]
+    assert found["change"][0] == [1.0]
     values, face = found["below resolution: at most"]
     assert (face, values) == ("none", [pytest.approx(1.1e-7), pytest.approx(1e-7)])
     assert "below resolution: at most" not in drawn(KNOWN)
