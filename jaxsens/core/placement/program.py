@@ -48,7 +48,7 @@ _MUCH = 2e9
 the time, since softmax and activations are fused in another way, and compiles some tenths of a second longer."""
 
 _TABLES = 0.25
-"""Flips that, with their results, take more than this share of the memory beside the arguments are measured in parts."""
+"""Flips that with their results take more than this share of the memory beside the arguments are measured in parts."""
 
 
 @dataclass(frozen=True)
