@@ -257,7 +257,6 @@ def test_no_unit_beyond_the_candidates_can_change_sign_within_a_rows_reach():
 def test_no_two_positions_of_a_long_input_count_as_equal(width):
     """A row whose reference key has the flipped key's embedding passes on no difference of the two."""
     model = Transformer(TransformerConfig(2, width=width), seed=0)
-    places = first_rows(
-        np.zeros(16384, int), model.parameters.position_embedding(model.config, 16384), False
-    ).places
+    embedding: Any = model.parameters.position_embedding(model.config, 16384)
+    places = first_rows(jax.numpy.zeros(16384, int), embedding, False).places
     assert len(np.unique(places, axis=0)) == 16384

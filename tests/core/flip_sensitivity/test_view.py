@@ -341,6 +341,7 @@ def test_the_plot_has_the_largest_and_the_mean_of_every_position_in_axes_that_ma
 
 def test_a_plot_with_one_flip_a_position_calls_none_the_largest(close):
     one = shown((3.0, 2.0), positions=[1, 2], symbols=[3, 4])
-    assert [text.get_text() for text in one.plot()[0].get_legend().get_texts()] == ["change", "not flipped"]
+    legend: Any = one.plot()[0].get_legend()
+    assert [text.get_text() for text in legend.get_texts()] == ["change", "not flipped"]
     every = shown((3.0, 2.0, 1.0, 1.0), positions=[0, 1, 2, 3], symbols=[3, 3, 3, 4])
     assert every.plot()[0].get_legend() is None
