@@ -118,6 +118,7 @@ def test_a_column_is_the_flip_sensitivity_of_that_row():
     np.testing.assert_array_equal(found.positions, own.positions)
 
 
+@pytest.mark.long
 def test_functions_that_return_rows_and_flips_that_are_chosen_or_drawn():
     table = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4)))
     rows = influence_matrix(lambda tokens: jnp.cumsum(table[tokens], axis=0), [0, 1, 2, 0], flips=[0, 1])

@@ -438,6 +438,7 @@ def test_a_users_model_is_estimated_and_verified_like_any_other():
     assert len(mean) > len(tokens) - 3
 
 
+@pytest.mark.long
 def test_an_interrupted_estimate_keeps_nothing_and_begins_again():
     model, word = jaxsens.Transformer(SMALL.replace(layers=1), seed=0), word_of(40, 0, 2)
 

@@ -122,6 +122,7 @@ def test_one_position_has_nothing_to_flip():
     assert np.isnan(bound.by_position).all()
 
 
+@pytest.mark.long
 def test_huge_scores_give_the_diameter_not_nan():
     model = scaled_model(0, 1e8, layers=2, weighting="temperature-cubic")
     bound = certified_bound(model, 5)

@@ -144,6 +144,7 @@ def test_neither_64_bit_types_nor_another_thread_change_a_bit_of_a_training(stra
         assert_same_files(tmp_path / name, straight[1])
 
 
+@pytest.mark.long
 def test_a_constant_schedule_can_go_on_for_longer_and_a_falling_one_cannot(tmp_path):
     constant = {"schedule": "constant"}
     evaluation, heard = {"every": 8, "lengths": [3]}, Heard()

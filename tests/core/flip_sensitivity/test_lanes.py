@@ -28,7 +28,7 @@ def used(monkeypatch):
     return counts
 
 
-@pytest.mark.quick(1, 2)
+@pytest.mark.quick(0, 2)
 @pytest.mark.parametrize("options", [{"layers": 1, "mask": "future"}, {"layers": 2, "dtype": "float32"}])
 @pytest.mark.parametrize("engine", ["vmap", "difference"])
 def test_the_numbers_are_bitwise_the_same_on_any_number_of_cores(options, engine, used, monkeypatch):

@@ -101,6 +101,7 @@ def test_flips_left_to_a_fallback_are_counted_once_however_often_a_call_is_inter
     same(completed(part, cold, **options), whole)
 
 
+@pytest.mark.long
 def test_an_input_of_a_sample_over_several_is_not_completed_alone():
     """The sample would be drawn again, from that input alone."""
     flips = Substitute(sample=20, seed=1)

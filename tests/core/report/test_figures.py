@@ -158,6 +158,7 @@ def test_variants_differ_in_marker_and_dashes_so_that_black_and_white_suffices()
     assert len(set(many)) == 60
 
 
+@pytest.mark.long
 def test_a_users_settings_do_not_change_the_figure_and_are_left_alone():
     plain = figure_bytes(draw(), "svg")
     assert b"<dc:date>" not in plain

@@ -159,7 +159,7 @@ ODD = {
 }
 
 
-@pytest.mark.quick(1, 3)
+@pytest.mark.quick(0, 3)
 @pytest.mark.parametrize("name", ODD)
 def test_everything_that_visible_attention_may_be(name):
     model, readout, n = ODD[name]

@@ -79,6 +79,7 @@ def brought(tmp_path, installed):
     sys.modules.pop("brought_counter", None)
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("brought")
 def test_a_sweep_measures_what_another_package_brings(tmp_path):
     sweep = parse_sweep_config(SWEEP)
