@@ -199,8 +199,7 @@ def summary_of_words(result: FlipSensitivity, source: ModelSource, top: int) -> 
         table.add_row(str(word), *cells, as_text(norm, flip.get("at_most"), 6))
     rows = {f"mean {_sizes(result)}": "mean", **_QUANTILES, "max": "max"}
     wide = ", measured in float64" * (WIDE in result.engine.reason)
-    device = ": ".join(dict.fromkeys(result.run.versions["device"].split(": ")))  # "cpu: cpu"
-    statistics = {"model": f"{result.dtype}{wide}, on {device}"}
+    statistics = {"model": f"{result.dtype}{wide}, on {result.run.versions['device']}"}
     statistics |= {name: _statistic(result, one) for name, one in rows.items()}
     at_most, average = at_most_of(result, _QUANTILES), None
     if result.measure.indicator:

@@ -202,7 +202,7 @@ def on_host() -> Iterator[Mesh]:
 def versions() -> dict[str, str]:
     """Returns the versions of jaxsens, jax, jaxlib, flax, numpy and Python, and the kind of device."""
     device = jax.local_devices()[0]
-    return {**_VERSIONS, "device": f"{device.platform}: {device.device_kind}"}
+    return {**_VERSIONS, "device": ": ".join(dict.fromkeys((device.platform, device.device_kind)))}
 
 
 _VERSIONS = {name: version(name) for name in ("jaxsens", "jax", "jaxlib", "flax", "numpy")}

@@ -467,7 +467,7 @@ def run_table(data: SweepData) -> ReportTable:
         ("points", f"{len(points)} of {len(data.plan.points)} planned"),
         ("flips", f"random samples: {flips:,} of {population:,}" if flips < population else f"all {flips:,}"),
         ("computing time", f"{duration(seconds)}, summed over points"),
-        ("device", _tally(": ".join(dict.fromkeys(point.device.split(": "))) for point in points)),
+        ("device", _tally(point.device for point in points)),
         ("number format", _tally(point.dtype for point in points)),
         ("matrix-product precision", _tally(point.precision for point in points)),
         ("engine", _tally((f"{point.engine['name']} ({point.engine['reason']})" for point in points), "\n")),
