@@ -25,7 +25,14 @@ from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
 from jaxsens.core.base.errors import InputError
-from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, EXTREMES, PER_POSITION, STATUS_COLUMN, Status
+from jaxsens.core.sweeps.points import (
+    AVERAGE_SENSITIVITY,
+    EXTREMES,
+    PER_POSITION,
+    STATUS_COLUMN,
+    Status,
+    share_of,
+)
 from jaxsens.core.sweeps.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS
 
 MINIMUM_LENGTHS = 3
@@ -161,7 +168,7 @@ class ExponentFit:
         0 shows no clear trend, and without an interval the exponent alone decides. Most values of the longest inputs
         that are exactly 0 decide before all of these, and before them that every value is a bound."""
         if 0 < self.values == self.bounds:
-            return Growth.UPPER if self.statistic in ("min", "q0") else Growth.LOWER
+            return Growth.UPPER if share_of(self.statistic) == 0 else Growth.LOWER
         if self.always_zero or (self.zero_shares and self.zero_shares[-1][1] > 0.5):
             return Growth.ZERO
         if self.law == 0 or self.law == -1:
@@ -201,7 +208,7 @@ class ExponentFit:
         """What a reader must know beside the exponent: why it is not settled, why there is none, and how many values
         did not enter it; empty if there is nothing to say. "Others" are missing, at lengths where some are not
         resolved, or of seeds with too few."""
-        if self.always_zero or 0 < self.values == self.bounds:
+        if self.always_zero or self.growth in (Growth.LOWER, Growth.UPPER):
             return ""
         counts = {"zero": self.zeros, "bound": self.bounds, "unresolved": self.unresolved}
         counts["other"] = self.values - self.points - sum(counts.values())
@@ -391,11 +398,9 @@ def _listed(places: Sequence[float]) -> str:
 
 def statistic_name(statistic: str) -> str:
     """A statistic in words: "mean change over all flips", "90 % quantile of the change over all flips"."""
-    if statistic in STATISTIC_NAMES:
-        return STATISTIC_NAMES[statistic]
-    if statistic.startswith("q") and statistic[1:].replace(".", "", 1).isdigit():
-        return f"{statistic[1:]} % quantile of the change over all flips"
-    return statistic
+    if statistic in STATISTIC_NAMES or share_of(statistic) is None:
+        return STATISTIC_NAMES.get(statistic, statistic)
+    return f"{statistic[1:]} % quantile of the change over all flips"
 
 
 def signed(value: float, digits: int = 2) -> str:

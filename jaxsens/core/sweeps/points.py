@@ -291,8 +291,7 @@ class PointMetadata:
         if statistic in self.at_most:
             return "at most"
         drawn = self.flips < self.population
-        share = {"min": 0.0, "max": 1.0}.get(statistic, _share(statistic))
-        if drawn and share in (0, 1):
+        if drawn and (share := share_of(statistic)) in (0, 1):
             return "lower bound" if share else "upper bound"
         return "estimated" if drawn or self.estimated is not None else "exact"
 
@@ -391,7 +390,7 @@ def _one_of_equals(text: str) -> dict[str, Any]:
 def is_statistic(name: str) -> bool:
     """Whether `name` is a statistic: mean, max, min, median, one of decisions, or qP for the P % quantile,
     0 <= P <= 100."""
-    return name in (*_NAMED, *OF_DECISIONS) or _share(name) is not None
+    return name in (*_NAMED, *OF_DECISIONS) or share_of(name) is not None
 
 
 def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
@@ -404,14 +403,14 @@ def compute(name: str, norms: Float[np.ndarray, " flips"]) -> float:
     values = np.asarray(norms, dtype=np.float64)
     if name in _NAMED:
         return float(_NAMED[name](values))
-    if (share := _share(name)) is None:
+    if (share := share_of(name)) is None:
         raise ValueError(f"statistic = {name!r}: {STATISTICS}")
     return float(np.quantile(values, share))
 
 
-def _share(name: str) -> float | None:
-    """The P / 100 of the statistic qP; None for another."""
-    match = _QUANTILE.fullmatch(name)
+def share_of(name: str) -> float | None:
+    """The P / 100 of the statistic qP, of which "min" is q0 and "max" q100; None for another."""
+    match = _QUANTILE.fullmatch({"min": "q0", "max": "q100"}.get(name, name))
     return None if match is None else float(match[1]) / 100
 
 
@@ -464,9 +463,7 @@ def select(points: Sequence[Point], only: Sequence[str] = (), shard: str | None 
     problems = Problems()
     # Sorting is stable: points of one n and seed keep the config's order of variants.
     chosen = sorted(points, key=lambda point: (point.n, point.seed))
-    present = {
-        key: dict.fromkeys(str(getattr(one, key)) for one in points) for key in ("variant", "n", "seed")
-    }
+    present = {key: dict.fromkeys(str(getattr(p, key)) for p in points) for key in ("variant", "n", "seed")}
     for condition in only:
         field, _, values = condition.partition("=")
         if field not in present:

@@ -222,6 +222,7 @@ def test_what_is_a_bound_at_every_length_has_no_trend_which_is_said_once():
     assert [fitted_power(fit) for fit in fits[1:]] == [
         f"no power of n  ({kind} bounds)" for kind in ("lower", "upper")
     ]
+    assert dataclasses.replace(fits[2], statistic="q0.0").growth is fits[2].growth
 
 
 def test_a_legend_gives_no_exponent_that_may_be_zero():
