@@ -7,7 +7,7 @@ import inspect
 import math
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -334,6 +334,9 @@ def test_the_report_shows_each_statistic_by_layer(swept):
         ("average-hard, head 2", "2"),
     ]
     assert not AttentionTable().sections(data, [])
+    assert "no rule for the rows some" in refused(
+        "", AttentionTable(rows=cast(Any, "some")).sections, data, [{}]
+    )
 
 
 def test_what_a_sweep_cannot_have_is_refused():

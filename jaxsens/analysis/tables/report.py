@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxsens.core.base.errors import rule_for
 from jaxsens.core.report.data import SweepData, spreads, text
 from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
 from jaxsens.core.report.page import (
@@ -98,10 +99,10 @@ def attention_sections(
 
     if not results:
         return []
+    about = text("attention", rows=rule_for("the report", "rows", rows, ROWS))
     table = pd.DataFrame(results)
     shown = AttentionData(table, [name for name in data.names if name in {*table["variant"]}], rows, heads)
     figures = [attention_figure(shown, statistic) for statistic in NAMES]
-    about = text("attention", rows=ROWS[rows])
     return [Section("Attention", [about], figures=figures, tables=[attention_table(shown)])]
 
 
