@@ -121,10 +121,8 @@ def combinations(
     A sketch has orthonormal rows times sqrt(outputs / combinations), so that the expected squared norm is the true one.
     Its norm's relative standard error is at most 1 / sqrt(2 combinations).
     """
-    (outputs, count), chosen = (
-        combination_count(asked, engine, size),
-        np.asarray(engine.outputs or range(size)),
-    )
+    outputs, count = combination_count(asked, engine, size)
+    chosen = [*(engine.outputs or range(size))]
     block = range(count) if block is None else block
     wanted = np.zeros((len(block), size))
     if engine.scalar is not None:

@@ -247,11 +247,7 @@ class _Training:
             stopped = self.request.number
             due = self.step == total or (self.step > 0 and self.step % config.checkpoint.every == 0)
             if self.step > self.saved and (stopped is not None or due):
-                tables = {"metrics": self.metrics, "evaluations": self.evaluations}
-                path = checkpoints.save(self.directory, config, self.step, self.state, tables)
-                self._write_tables()
-                self.saved = self.step
-                self.tell(Saved(self.step, path))
+                self._save()
             if stopped is not None:
                 raise TrainingInterrupted(self.step, self.directory, stopped)
             if batch is None:
@@ -278,6 +274,13 @@ class _Training:
                 f"finite at step {first}; give a smaller one, a longer warmup or a smaller clip"
             )
         self.tell(Stepped(self.step, self.config.optimiser.steps, length, loss, optimum))
+
+    def _save(self) -> None:
+        tables = {"metrics": self.metrics, "evaluations": self.evaluations}
+        path = checkpoints.save(self.directory, self.config, self.step, self.state, tables)
+        self._write_tables()
+        self.saved = self.step
+        self.tell(Saved(self.step, path))
 
     def _evaluate(self) -> None:
         """Evaluates the lengths that are due and not yet done. Ends early after a signal."""
