@@ -9,7 +9,6 @@ import json
 import math
 import re
 import shlex
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from jaxsens.cli.shared import Config, Flag, NewFile, Only, Text, check_output, 
 from jaxsens.core.base.errors import InputError, collecting
 from jaxsens.core.base.files import write_text
 from jaxsens.core.base.strict import Positive, config, did_you_mean, read_table, read_toml
-from jaxsens.core.base.text import duration, in_words, printable
+from jaxsens.core.base.text import duration, in_words, print_text
 
 if TYPE_CHECKING:
     from jaxsens.core.sweeps.distributed import ExpectedPoints
@@ -347,7 +346,7 @@ def plan(
         if write_output("--write", write, lambda: write_text(write, text), text):
             return 1
         submit = "kubectl apply -f" if write.suffix == ".yaml" else "sbatch"
-        print(printable(f"{done} {write}; submit it by: {submit} {shlex.quote(str(write))}"), file=sys.stderr)
+        print_text(Console(stderr=True), f"{done} {write}; submit it by: {submit} {shlex.quote(str(write))}")
     return code
 
 
