@@ -395,9 +395,7 @@ def _check_statistics(sound: Mapping[str, Any], problems: Problems) -> None:
         elif sampled and name in EXTREMES:
             problems.add("statistics", name, "it needs every flip of an input: leave it out, or the sample")
         elif name == PER_POSITION and (flips.groups is not None or (sampled and not flips.of_alphabet)):
-            remedy = (
-                "these flips do not say how many positions have any: leave it out, or groups and the sample"
-            )
+            remedy = "these flips do not say how many positions have any: leave it out, or groups and sample"
             problems.add("statistics", name, remedy)
 
 
