@@ -171,16 +171,16 @@ def cases(flips: int) -> Iterator[tuple[Case, range]]:
 
 @cache
 def _program(engine: Engine) -> Any:
-    """The output and the changes, of as few flips at a time as a CPU's cache holds."""
+    """The output, the changes, of as few flips at a time as a CPU's cache holds, and the largest scores."""
 
-    def run(parameters: Any, word: Array, flips: Int[Array, "flips 2"]) -> tuple[Array, Array]:
+    def run(parameters: Any, word: Array, flips: Int[Array, "flips 2"]) -> tuple[Array, Array, Array]:
         prepared = engine.prepare(parameters, word)
 
         def one(flip: Array) -> Array:
             return engine.changes(parameters, prepared, FlipBlock(flip[None, :1], flip[None, 1:]))[0]
 
         changes = jax.lax.map(one, flips, batch_size=max(1, 256 // len(word)))
-        return engine.output(parameters, prepared), changes
+        return engine.output(parameters, prepared), changes, engine.sizes(prepared)
 
     return jax.jit(run, compiler_options=SOONER)
 
@@ -192,12 +192,13 @@ def _forward(engine: Engine) -> Any:
 
 def run_in(
     engine: Engine, parameters: Any, word: np.ndarray, flips: np.ndarray, dtype: str, preset: str = PLAIN
-) -> tuple[np.ndarray, np.ndarray]:
-    """The output and the changes of an engine in a dtype and preset."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """What `_program` gives of an engine in a dtype and preset."""
     with emulated(), numerics(dtype), jax.default_matmul_precision(preset):
         tabled = engine.with_tables(parameters_from_numpy(parameters, dtype), len(word))
-        output, changes = _program(engine.shared)(tabled, jnp.asarray(word), jnp.asarray(flips))
-        return np.asarray(output, np.float64), np.asarray(changes, np.float64)
+        found = _program(engine.shared)(tabled, jnp.asarray(word), jnp.asarray(flips))
+        output, changes, sizes = (np.asarray(part, np.float64) for part in found)
+        return output, changes, sizes
 
 
 def output_of(engine: Engine, parameters: Any, word: np.ndarray) -> np.ndarray:
@@ -205,6 +206,9 @@ def output_of(engine: Engine, parameters: Any, word: np.ndarray) -> np.ndarray:
     with numerics("float64"):
         tabled = engine.with_tables(parameters_from_numpy(parameters, "float64"), len(word))
         return np.asarray(_forward(engine.shared)(tabled, jnp.asarray(word)))
+
+
+Row = tuple[Case, str, float, np.ndarray]
 
 
 def rounding(found: np.ndarray, exact: np.ndarray, moved: list[np.ndarray]) -> float:
@@ -215,10 +219,10 @@ def rounding(found: np.ndarray, exact: np.ndarray, moved: list[np.ndarray]) -> f
     return FACTOR * float(np.linalg.norm(np.maximum(off, least)))
 
 
-def measured(case: Case, seed: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Of each preset: the median and worst relative error of the changes of at least 1 % of the largest; then, by the
-    rounding seen in the output alone, and with that of moved parameters, the share of flips that are resolved, and the
-    largest error of these, in resolutions and in changes."""
+def measured(case: Case, seed: int) -> Iterator[Row]:
+    """Of each preset, the largest score of the unflipped run, and numbers: the median and worst relative error of the
+    changes of at least 1 % of the largest; then, by the rounding seen in the output alone, and with that of moved
+    parameters, the share of flips that are resolved, and the largest error of these, in resolutions and in changes."""
     parameters, word, flips = case.drawn(seed)
     engine, truth = (
         engine_of(name, case.config.replace(dtype=dtype))
@@ -226,11 +230,11 @@ def measured(case: Case, seed: int) -> Iterator[tuple[str, np.ndarray]]:
     )
     if engine is None or truth is None:
         raise LookupError(f"{case.engine} does not serve {case.config}")
-    exact, true = run_in(truth, parameters, word, flips, "float64")
+    exact, true, sizes = run_in(truth, parameters, word, flips, "float64")
     norms, rng = np.linalg.norm(true, axis=1), np.random.default_rng(seed)
     counted = norms >= norms.max() / 100
     for preset in PRESETS:
-        output, changes = run_in(engine, parameters, word, flips, "float32", preset)
+        output, changes, _ = run_in(engine, parameters, word, flips, "float32", preset)
         own = np.linalg.norm(changes, axis=1)
         error, moved, cells = np.abs(own - norms), [], []
         relative = error / np.where(norms > 0, norms, 1)
@@ -243,35 +247,37 @@ def measured(case: Case, seed: int) -> Iterator[tuple[str, np.ndarray]]:
             known = bound <= RESOLVED * own
             worst = [np.max(one[known], initial=0) for one in (error / bound, relative)]
             cells += [known.mean(), *worst]
-        yield preset, np.array([np.median(relative[counted]), relative[counted].max(), *cells])
+        numbers = np.array([np.median(relative[counted]), relative[counted].max(), *cells])
+        yield case, preset, float(sizes.max()), numbers
 
-
-Rows = list[tuple[Case, str, np.ndarray]]
 
 SPENT = {
     "TPU": dict(zip(PRESETS, (1 / 6, np.nan, 1 / 2, np.nan, 1.0, 1.0), strict=True)),
-    "CUDA": dict(zip(PRESETS, (1 / 13, 1 / 6, 1 / 2.5, 1 / 1.7, 1 / 1.2, 1.0), strict=True)),
+    "GPU": dict(zip(PRESETS, (1 / 13, 1 / 6, 1 / 2.5, 1 / 1.7, 1 / 1.2, 1.0), strict=True)),
 }
 """Time of a product as a share of float32's: passes of a TPU, of which float32 takes six, and estimates for a GPU."""
 
+SIZES = (64.0, 256.0, np.inf)
 
-def table(rows: Rows) -> str:
-    """A row for each value of each axis, and preset: over its cases, the median and the largest of errors, the mean
-    share resolved, and the time of a ladder that measures the others again in float32."""
+
+def table(rows: list[Row]) -> str:
+    """For largest scores up to each of `SIZES`, and each preset: over its models the median and the largest of errors,
+    the mean share resolved, and the time of a ladder that measures the others again in float32."""
     lines = [
-        "| | preset | median | worst | resolved | e / r | worst | with moved | e / r | worst | TPU | GPU |",
-        "| --- " * 12 + "|",
+        "| score | models | preset | median | worst | known | e / r | worst | moved | e / r | worst | TPU | GPU |",
+        "| --- " * 13 + "|",
     ]
-    for axis in ("engine", "kind", "norm", "weights", "layers", "n"):
-        for value in dict.fromkeys(getattr(case, axis) for case, _, _ in rows):
-            for preset in PRESETS:
-                own = np.array([row for case, p, row in rows if p == preset and getattr(case, axis) == value])
-                most, shares = own.max(axis=0), own.mean(axis=0)
-                cells = [f"{np.median(own[:, 0]):.0e}", f"{most[1]:.0e}"]
-                for k in (2, 5):
-                    cells += [f"{shares[k]:.0%}", f"{most[k + 1]:.2g}", f"{most[k + 2]:.0e}"]
-                cells += [f"{share[preset] + 1 - shares[2]:.2f}" for share in SPENT.values()]
-                lines.append(" | ".join((f"| {axis} {value}", SHORT[preset], *cells)) + " |")
+    for least, largest in zip((0.0, *SIZES), SIZES, strict=False):
+        for preset in PRESETS:
+            own = np.array([row for _, p, size, row in rows if p == preset and least < size <= largest])
+            if not len(own):
+                continue
+            most, shares = own.max(axis=0), own.mean(axis=0)
+            cells = [f"{np.median(own[:, 0]):.0e}", f"{most[1]:.0e}"]
+            for k in (2, 5):
+                cells += [f"{shares[k]:.0%}", f"{most[k + 1]:.2g}", f"{most[k + 2]:.0e}"]
+            cells += [f"{share[preset] + 1 - shares[2]:.2f}" for share in SPENT.values()]
+            lines.append(" | ".join((f"| {largest:g}", str(len(own)), SHORT[preset], *cells)) + " |")
     return "\n".join(lines)
 
 
@@ -285,12 +291,12 @@ def main() -> None:
     for terms in (1, 256):
         errors = {name: f"2^{np.log2(error):.1f}" for name, error in matrix_errors(terms).items()}
         print(f"sums of {terms}:", errors)
-    rows: Rows = pickle.loads(asked.kept.read_bytes()) if asked.kept and asked.kept.exists() else []
-    known = {case for case, _, _ in rows}
+    rows: list[Row] = pickle.loads(asked.kept.read_bytes()) if asked.kept and asked.kept.exists() else []
+    known = {row[0] for row in rows}
     for case, seeds in cases(asked.flips):
         if case in known or case.n not in asked.lengths:
             continue
-        rows += [(case, preset, row) for seed in seeds for preset, row in measured(case, seed)]
+        rows += [row for seed in seeds for row in measured(case, seed)]
         print(case, file=sys.stderr, flush=True)
         if asked.kept:
             asked.kept.write_bytes(pickle.dumps(rows))
