@@ -159,12 +159,13 @@ def cases(flips: int) -> Iterator[tuple[Case, range]]:
     shapes += [("vmap", 512, 2, "none"), ("vmap", 512, 6, "none"), ("vmap", 512, 6, "pre")]
     kinds = ("softmax", "temperature-log", "temperature-linear")
     for (engine, n, layers, norm), kind, weights in product(shapes, kinds, ("random", "peaked")):
-        own, seeds = (flips // 4, range(1)) if n == 512 else (flips, range(2))
+        own, seeds = (min(flips, 12), range(1)) if n == 512 else (flips, range(2))
         yield Case(engine, kind, norm, weights, layers, n, own), seeds
     for (engine, n, layers), weights in product(
         (("vmap", 128, 6), ("vmap", 512, 12), ("incremental", 128, 6)), ("random", "peaked")
     ):
-        yield Case(engine, "gpt", "pre", weights, layers, n, flips // (n // 128)), range(1 if n == 512 else 2)
+        own, seeds = (min(flips, 12), range(1)) if n == 512 else (flips, range(2))
+        yield Case(engine, "gpt", "pre", weights, layers, n, own), seeds
     yield Case("vmap", "one logit", "none", "random", 2, 128, flips), range(12)
     yield Case("vmap", "average-hard", "none", "random", 2, 128, flips), range(1)
 
@@ -261,23 +262,27 @@ SIZES = (64.0, 256.0, np.inf)
 
 
 def table(rows: list[Row]) -> str:
-    """For largest scores up to each of `SIZES`, and each preset: over its models the median and the largest of errors,
-    the mean share resolved, and the time of a ladder that measures the others again in float32."""
+    """For largest scores up to each of `SIZES`, numbers of outputs and presets: over their models the median and the
+    largest of errors, the mean share resolved, and the time of a ladder that measures the others again in float32."""
     lines = [
-        "| score | models | preset | median | worst | known | e / r | worst | moved | e / r | worst | TPU | GPU |",
+        "| score, outputs | models | preset | median | worst | known | e/r | worst | moved | e/r | worst | TPU | GPU |",
         "| --- " * 13 + "|",
     ]
-    for least, largest in zip((0.0, *SIZES), SIZES, strict=False):
+    groups: dict[tuple[float, int], list[Row]] = {}
+    for row in sorted(rows, key=lambda row: row[2]):
+        largest, config = min(size for size in SIZES if row[2] <= size), row[0].config
+        groups.setdefault((largest, config.logits or config.width), []).append(row)
+    for (largest, outputs), group in groups.items():
         for preset in PRESETS:
-            own = np.array([row for _, p, size, row in rows if p == preset and least < size <= largest])
-            if not len(own):
-                continue
+            own = np.array([numbers for _, p, _, numbers in group if p == preset])
             most, shares = own.max(axis=0), own.mean(axis=0)
             cells = [f"{np.median(own[:, 0]):.0e}", f"{most[1]:.0e}"]
             for k in (2, 5):
                 cells += [f"{shares[k]:.0%}", f"{most[k + 1]:.2g}", f"{most[k + 2]:.0e}"]
             cells += [f"{share[preset] + 1 - shares[2]:.2f}" for share in SPENT.values()]
-            lines.append(" | ".join((f"| {largest:g}", str(len(own)), SHORT[preset], *cells)) + " |")
+            lines.append(
+                " | ".join((f"| {largest:g}, {outputs}", str(len(own)), SHORT[preset], *cells)) + " |"
+            )
     return "\n".join(lines)
 
 
