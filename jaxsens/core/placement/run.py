@@ -22,6 +22,7 @@ from jaxtyping import Bool, Float, Int
 
 from jaxsens.core.base.programs import numerics, resolved
 from jaxsens.core.engines.engine import Engine, FlipBlock
+from jaxsens.core.engines.vmap import CERTAIN_SCORE
 from jaxsens.core.measures.formulas import is_whole
 from jaxsens.core.placement.placement import Placement, ProcessGroup
 from jaxsens.core.placement.program import (
@@ -59,11 +60,11 @@ class Finished:
 
 
 ErrorBounds = Callable[
-    [Int[np.ndarray, " inputs"], str, Float[np.ndarray, "inputs outputs"]],
+    [Int[np.ndarray, " inputs"], str, float, Float[np.ndarray, "inputs outputs"]],
     Float[np.ndarray, "inputs outputs"],
 ]
-"""Returns a bound of the rounding of each output's change, from the numbers of some inputs, the dtype of the
-arithmetic, and the outputs found in it."""
+"""Returns a bound of the rounding of each output's change, from the numbers of some inputs, the dtype of the arithmetic
+and its unit, and the outputs found in it."""
 
 
 @dataclass
@@ -153,7 +154,8 @@ class Measuring:
         prepared = ready.prepared
         if runner.subtracts and self.error_bounds is not None and len(flips):
             dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
-            bound = self.error_bounds(inputs, dtype, ready.output)
+            bound = self.error_bounds(inputs, dtype, runner.unit(dtype), ready.output)
+            bound *= np.maximum(1, np.max(ready.sizes, axis=1, initial=0) / CERTAIN_SCORE)[:, None]
             if runner.wider is not None:  # a change as large as the output itself may not be resolved
                 sizes = (np.linalg.norm(np.asarray(one, np.float64), axis=1) for one in (ready.output, bound))
                 lost = ~resolved(*sizes)[number]

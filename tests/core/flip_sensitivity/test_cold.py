@@ -203,3 +203,22 @@ def test_three_layers_are_resolved_in_float32_and_no_flip_is_off_by_more_than_it
     off = np.abs(found.norms - wide_reference.flip_norms(config, parameters, word, pairs))
     assert np.all(off <= found.resolution)
     assert np.all(found.resolution <= 1e-2 * found.norms)
+
+
+# Resolutions
+
+
+@pytest.mark.parametrize("engine", ["vmap", "incremental"])
+def test_what_is_stated_of_large_scores_holds_where_rounding_turns_the_choice_of_a_key(engine):
+    sizes = {"width": 64, "layers": 3, "feed_forward": 256, "weighting": "temperature-linear"}
+    config, rng = jaxsens.TransformerConfig(8, **sizes), np.random.default_rng(1)
+    word, flips = np.append(rng.integers(0, 8, 63), 8), jaxsens.Substitute(sample=64)
+    model = jaxsens.Transformer(config, seed=1)
+    parameters = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
+    exact = jaxsens.Transformer(config.replace(dtype="float64"), parameters=parameters)
+    narrow, wide = (
+        jaxsens.flip_sensitivity(one, word, flips, engine=engine, progress=False) for one in (model, exact)
+    )
+    assert narrow.engine.elsewhere  # some flips are measured again in float64, others are resolved without
+    assert sum(count for _, count in narrow.engine.elsewhere) < len(narrow)
+    assert np.all(np.abs(narrow.values - wide.values) <= narrow.resolution + wide.resolution)

@@ -96,7 +96,6 @@ def sweep_data(
                 versions={"jax": "0.10.2"},
                 device="cpu",
                 dtype="float32",
-                precision="highest",
                 engine={"name": "vmap", "reason": "serves every model"},
                 seconds=1.5,
             )
