@@ -154,7 +154,7 @@ def spreads(table: pandas.DataFrame, variant: str, column: str) -> dict[Any, Spr
 
     The median of an even number of values is the mean of the middle two.
     """
-    values = table.query("variant == @variant").astype({column: float}).groupby("n")[column]
+    values = table[table["variant"] == variant].astype({column: float}).groupby("n")[column]
     table_of_spreads = values.agg(["median", "min", "max", "count"])
     return {n: Spread(*row) for n, *row in table_of_spreads.itertuples()}  # pyright: ignore[reportArgumentType]
 

@@ -264,7 +264,7 @@ class Distances:
         for variant in self.variants:
             own = self.table.query("variant == @variant and distance > 0")
             for n in sorted({int(n) for n in own["n"]}):
-                rows = own.query("n == @n")
+                rows = own.loc[own["n"] == n]
                 distances, means = (rows[name].to_numpy(np.float64) for name in ("distance", "mean"))
                 if len({*distances}) >= FEWEST:
                     tiny = (means > 0) & (means < NEGLIGIBLE * np.max(means))
@@ -331,7 +331,7 @@ def _panel(distances: Distances, variant: str, styles: Mapping[int, LineStyle]) 
     own = distances.table.query("variant == @variant")
     lines = []
     for n, style in styles.items():
-        of_length = own.query(f"n == {n}")
+        of_length = own.loc[own["n"] == n]
         rows = of_length.assign(n=of_length["distance"].replace(0.0, READ_AT))
         lines.append(measured_line(rows, variant, "mean", f"n = {n}", style))
     places = sorted({place for line in lines for place in line.values})

@@ -151,7 +151,7 @@ def measured_line(
     column, values = STATUS_COLUMN.format(statistic), spreads(points, variant, statistic)
     if column not in points.columns:
         return Line(label, style, values)
-    rows, intervals = points.query("variant == @variant"), dict[float, tuple[float, float]]()
+    rows, intervals = points[points["variant"] == variant], dict[float, tuple[float, float]]()
     status = {float(n): str(kind) for n, kind in zip(rows["n"], rows[column], strict=True) if kind != "exact"}
     if statistic == "mean" and "mean_low" in points.columns:
         ends = rows.query("mean_low.notna()").groupby("n").agg({"mean_low": "min", "mean_high": "max"})
@@ -249,7 +249,8 @@ def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: S
                     look: dict[str, Any] = {"norm": colours, "cmap": COLOUR_MAP, "rasterized": True}
                     axes.pcolormesh(edges, np.array([row, row + 1]), shown, **look)
                 zeros = [(edges[k], edges[k + 1] - edges[k]) for k in np.flatnonzero(means == 0)]
-                axes.broken_barh(zeros, (row, 1), **exactly_zero)
+                # Above all meshes, so that these follow one another and an SVG has one image of them.
+                axes.broken_barh(zeros, (row, 1), zorder=2, **exactly_zero)
             axes.set_yticks(np.arange(len(rows)) + 0.5, [*map(str, rows)])
             axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["first", "¼", "½", "¾", "last"])
             axes.tick_params(length=0, axis="y")

@@ -18,6 +18,7 @@ import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.path import Path as Outline
 from matplotlib.transforms import ScaledTranslation, blended_transform_factory
@@ -203,7 +204,8 @@ def grid(
     lower = 1.0 if shape.width is None else max(0.65, shape.width / width)
     height = rows * size[1] * lower + (rows * texts + margin[1]) * shape.size / PAGE.size
     with figure_settings(shape.size):
-        figure = Figure(figsize=(shape.width or width, height), layout="constrained")
+        layout = ConstrainedLayoutEngine()
+        figure = Figure(figsize=(shape.width or width, height), layout=layout)
         places = figure.subplots(rows, columns, squeeze=False, **shared).flat
         for axes in places[count:]:
             axes.set_visible(False)
@@ -212,8 +214,8 @@ def grid(
             add_heading(figure, heading)
         for axes in figure.axes:  # else marks are chosen by the size that is set where the figure is written
             axes.tick_params(labelsize=shape.size)
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # else each file that is written would lay it out again
+        layout.execute(figure)
+        figure.set_layout_engine(None)  # else each file would be drawn twice, to lay it out again
 
 
 def add_heading(figure: Figure, text: str) -> None:
