@@ -425,12 +425,7 @@ class Lemma5(SavedResult):
 
 
 @naming_arguments
-def lemma5(
-    model: Transformer,
-    n: int,
-    flips: Flips | Any = None,
-    measure: Measure | Any = "l2",
-) -> Lemma5:
+def lemma5(model: Transformer, n: int, flips: Flips | Any = None, measure: Measure | Any = "l2") -> Lemma5:
     """Bounds the output's change when one symbol other than the one read out is exchanged, over all words of length n.
 
     `bound` follows the changes of the flipped row and of every other row through the layers (`next_layer`). Without

@@ -211,12 +211,7 @@ class _Constructed:
     reweighted: str | None = later(None)
 
     def source(
-        self,
-        make: Callable[..., Any],
-        condition: str | None,
-        problems: Problems,
-        /,
-        **options: Any,
+        self, make: Callable[..., Any], condition: str | None, problems: Problems, /, **options: Any
     ) -> ModelSource | None:
         """The source of what `make` makes, or None after noting every reason why it cannot be made.
 

@@ -337,11 +337,7 @@ class Language(ABC):
             bound *= 4
 
     def _in_parts(
-        self,
-        sampler: Callable[[int, int, Generator], np.ndarray],
-        count: int,
-        n: int,
-        generator: Generator,
+        self, sampler: Callable[[int, int, Generator], np.ndarray], count: int, n: int, generator: Generator
     ) -> np.ndarray:
         tokens = np.empty((count, n), np.int32)
         rows = max(1, CELLS // (n + 1))

@@ -181,12 +181,7 @@ _ENTRIES = (
         parse("#L[Q_1] - #L[Q_0] - 1 >= 0"),
         note="insensitive to a flip unless nearly tied: measure it on balanced inputs, not on random ones",
     ),
-    NamedFormula(
-        "first",
-        "FIRST: the first symbol is 1",
-        BITS,
-        parse("true S (Q_1 & !Y true)"),
-    ),
+    NamedFormula("first", "FIRST: the first symbol is 1", BITS, parse("true S (Q_1 & !Y true)")),
     NamedFormula(
         "exists",
         "a 1 occurs",
@@ -194,18 +189,8 @@ _ENTRIES = (
         parse("true S Q_1"),
         note="never needs a tie to be broken, so scores that grow like log n already suffice",
     ),
-    NamedFormula(
-        "all-ones",
-        "1*: only 1s occur",
-        BITS,
-        parse("!(true S !Q_1)"),
-    ),
-    NamedFormula(
-        "previous",
-        "the symbol before is 1",
-        BITS,
-        parse("Y Q_1"),
-    ),
+    NamedFormula("all-ones", "1*: only 1s occur", BITS, parse("!(true S !Q_1)")),
+    NamedFormula("previous", "the symbol before is 1", BITS, parse("Y Q_1")),
     NamedFormula(
         "since",
         "of the symbols a and c, the last to occur is a",
@@ -228,10 +213,7 @@ _ENTRIES = (
         hop_induction(1, "a", LETTERS),
     ),
     NamedFormula(
-        "2-hop",
-        "two hops of the induction head lead to an a",
-        LETTERS,
-        hop_induction(2, "a", LETTERS),
+        "2-hop", "two hops of the induction head lead to an a", LETTERS, hop_induction(2, "a", LETTERS)
     ),
     NamedFormula(
         "flip-flop",

@@ -83,9 +83,7 @@ class AttendedHead:
         self.rate = float(setting.inverse_temperature(1, row.positions)[0] * root)
 
 
-def two_layers(
-    setting: Setting,
-) -> tuple[Float[np.ndarray, " n"], OutputRange, str]:
+def two_layers(setting: Setting) -> tuple[Float[np.ndarray, " n"], OutputRange, str]:
     """Two layers without normalisation, with dot products in the second, for one class of words. O(n^2 kinds d_ff d).
 
     Returns the norm of the output's change for each flip position, the range of the outputs that enter the norm for

@@ -111,11 +111,7 @@ class SearchSpace:
 
 
 def search_space(
-    model: Model,
-    n: int,
-    alphabet: Int[np.ndarray, " symbols"],
-    search: Search,
-    problems: Problems,
+    model: Model, n: int, alphabet: Int[np.ndarray, " symbols"], search: Search, problems: Problems
 ) -> SearchSpace:
     """The words to search. Notes a length that cannot be searched, and unusable `fixed` and `start`.
 
