@@ -9,18 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import (
-    CacheFolder,
-    Count,
-    File,
-    Flag,
-    Text,
-    check_output,
-    default,
-    programs_kept,
-    say_end,
-    write_output,
-)
+from jaxsens.cli import shared
 from jaxsens.core.base.errors import InputError, Problems, collecting
 from jaxsens.core.base.files import write_text
 from jaxsens.core.base.stopping import Stopped
@@ -30,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def constructions(
-    name: tyro.conf.Positional[Annotated[Text, default("", "[NAME]")]] = None,
+    name: tyro.conf.Positional[Annotated[shared.Text, shared.default("", "[NAME]")]] = None,
     /,
     *,
-    measure: Flag = False,
-    out: Annotated[File, default("printed")] = None,
-    cap: Annotated[Count, default("4000")] = None,
-    compilation_cache: CacheFolder = None,
-    quiet: Flag = False,
+    measure: shared.Flag = False,
+    out: Annotated[shared.File, shared.default("printed")] = None,
+    cap: Annotated[shared.Count, shared.default("4000")] = None,
+    compilation_cache: shared.CacheFolder = None,
+    quiet: shared.Flag = False,
 ) -> int:
     """List the constructions, describe one, or measure them.
 
@@ -60,19 +49,19 @@ def constructions(
     with collecting("constructions") as problems:
         _check_table(out, problems)
     plan = table.plan_of(name, table.CAP if cap is None else cap)
-    with programs_kept(compilation_cache):
+    with shared.programs_kept(compilation_cache):
         job = table.constructions_job(plan, _rows_folder(out))
         return _tabulate(job, lambda rows: table.markdown(rows, plan), out, quiet)[0]
 
 
 def restrictions(
     *,
-    models: Annotated[Count, default("all ten")] = None,
-    longest: Annotated[Count, default("1024")] = None,
+    models: Annotated[shared.Count, shared.default("all ten")] = None,
+    longest: Annotated[shared.Count, shared.default("1024")] = None,
     free_fraction: float = 0.5,
-    out: Annotated[File, default("printed")] = None,
-    compilation_cache: CacheFolder = None,
-    quiet: Flag = False,
+    out: Annotated[shared.File, shared.default("printed")] = None,
+    compilation_cache: shared.CacheFolder = None,
+    quiet: shared.Flag = False,
 ) -> int:
     """Restrict random hard-attention models (Hahn 2020, Theorem 1).
 
@@ -101,7 +90,7 @@ def restrictions(
         problems.add("--free-fraction", free_fraction, "a share between 0 and 1")
     _check_table(out, problems)
     problems.raise_if_any()
-    with programs_kept(compilation_cache):
+    with shared.programs_kept(compilation_cache):
         job = restrictions_job(range(models or MODELS), lengths, free_fraction, _rows_folder(out))
         code, rows = _tabulate(job, lambda rows: f"{table(rows)}\n", out, quiet)
     return code if all(row.accepted and row.largest_change == 0 for row in rows) else 1
@@ -114,7 +103,7 @@ def _rows_folder(out: Path | None) -> Path | None:
 
 def _check_table(out: Path | None, problems: Problems) -> None:
     """Collects an error if a table cannot be written to --out, or its rows cannot be kept next to it until then."""
-    check_output("--out", out, problems)
+    shared.check_output("--out", out, problems)
     folder = _rows_folder(out) if out and out.name else None
     if folder is not None and folder.exists() and not folder.is_dir():
         problems.add("--out", str(out), f"another name: {folder}, where rows would be kept, is a file")
@@ -137,12 +126,12 @@ def _tabulate(
     if out is None and outcome.stopped_by is not None:
         raise Stopped(outcome.stopped_by)
     kept = f"{outcome.finished} of {outcome.planned} rows are kept in {_rows_folder(out)}"
-    if say_end(Console(stderr=True), [outcome], kept) and out is not None:
+    if shared.say_end(Console(stderr=True), [outcome], kept) and out is not None:
         return code, rows
     text = table(rows)
     if out is None:
         print(text, end="")
-    elif write_output("--out", out, lambda: write_text(out, text), text):
+    elif shared.write_output("--out", out, lambda: write_text(out, text), text):
         code = 1
     elif code == 0:
         job.forget()

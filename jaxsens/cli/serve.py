@@ -14,19 +14,8 @@ from typing import Annotated
 
 import tyro
 
+from jaxsens.cli import shared
 from jaxsens.cli.measure import DTYPES
-from jaxsens.cli.shared import (
-    CacheFolder,
-    Count,
-    Number,
-    OptionalOut,
-    Out,
-    Text,
-    check_directory,
-    default,
-    flag,
-    one_of,
-)
 from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, Problems, collecting
 
@@ -58,18 +47,18 @@ class ServeOptions:
     """
 
     model: Annotated[Repeated, tyro.conf.arg(metavar="NAME=WHERE", help_behavior_hint="(repeatable)")] = ()
-    store: Annotated[Out, default("jaxsens-store")] = Path("jaxsens-store")
-    reports: Annotated[OptionalOut, default("none")] = None
-    host: Annotated[Text, default("127.0.0.1", "ADDRESS")] = None
-    port: Number = 8321
-    name: Annotated[Repeated, default("none; repeatable", "NAME")] = ()
-    token: Annotated[Text, default("a random one, printed at the start", "TEXT")] = None
-    dtype: Annotated[str, default("float32", one_of(DTYPES))] = "float32"
-    most_tokens: Number = 4096
-    most_seconds: Number = 3600
-    most_memory: Annotated[Count, default("no limit")] = None
-    most_queued: Number = 1000
-    compilation_cache: CacheFolder = None
+    store: Annotated[shared.Out, shared.default("jaxsens-store")] = Path("jaxsens-store")
+    reports: Annotated[shared.OptionalOut, shared.default("none")] = None
+    host: Annotated[shared.Text, shared.default("127.0.0.1", "ADDRESS")] = None
+    port: shared.Number = 8321
+    name: Annotated[Repeated, shared.default("none; repeatable", "NAME")] = ()
+    token: Annotated[shared.Text, shared.default("a random one, printed at the start", "TEXT")] = None
+    dtype: Annotated[str, shared.default("float32", shared.one_of(DTYPES))] = "float32"
+    most_tokens: shared.Number = 4096
+    most_seconds: shared.Number = 3600
+    most_memory: Annotated[shared.Count, shared.default("no limit")] = None
+    most_queued: shared.Number = 1000
+    compilation_cache: shared.CacheFolder = None
 
     def models(self) -> dict[str, str]:
         """Returns where models are, by name."""
@@ -83,13 +72,13 @@ class ServeOptions:
     def check(self, problems: Problems) -> None:
         """Adds the errors that can be found without loading a model."""
         inputs.choice("--dtype", self.dtype, DTYPES, problems)
-        check_directory("--store", self.store, problems)
+        shared.check_directory("--store", self.store, problems)
         if self.reports is not None and not self.reports.is_dir():
             problems.add("--reports", str(self.reports), "a folder with a folder for each sweep")
         if not 0 < self.port < 2**16:
             problems.add("--port", self.port, "a number from 1 to 65535")
         for option in ("most_tokens", "most_seconds", "most_memory", "most_queued"):
-            inputs.optional_count(flag(option), getattr(self, option), problems)
+            inputs.optional_count(shared.flag(option), getattr(self, option), problems)
         token = self.secret()
         if token is not None and not (len(token) >= _SHORTEST_TOKEN and token.isalnum() and token.isascii()):
             remedy = f"give at least {_SHORTEST_TOKEN} letters and digits; without it a random one is printed"

@@ -10,18 +10,10 @@ from typing import Annotated, Any
 import tyro
 from rich.console import Console
 
-from jaxsens.cli.shared import (
-    CacheFolder,
-    Config,
-    Flag,
-    Out,
-    check_folder,
-    command_line,
-    flags_named,
-    print_text,
-    programs_kept,
-)
+from jaxsens.cli import shared
+from jaxsens.cli.shared import CacheFolder, Config, Flag, Out
 from jaxsens.cli.sweep import MeasuredOptions, finish
+from jaxsens.core.base.text import print_text
 from jaxsens.core.sweeps.progress import reporting
 
 
@@ -38,7 +30,7 @@ def train(config: Config, /, *, out: Out, compilation_cache: CacheFolder = None,
         out: The output directory.
         quiet: Print only failures.
     """
-    check_folder("train", out)
+    shared.check_folder("train", out)
     from jaxsens.training.config import TrainConfig
     from jaxsens.training.loop import (
         TrainingDiverged,
@@ -48,17 +40,17 @@ def train(config: Config, /, *, out: Out, compilation_cache: CacheFolder = None,
     )
     from jaxsens.training.loop import train as run
 
-    with flags_named({"path": "config"}):
+    with shared.flags_named({"path": "config"}):
         read = TrainConfig.from_toml(config)
     console = Console(stderr=True)
     try:
         progress = watching(Console(stderr=True, quiet=quiet), read.optimiser.steps)
-        kept = programs_kept(compilation_cache)
-        with flags_named({"directory": "--out"}), kept, progress as watch:
+        kept = shared.programs_kept(compilation_cache)
+        with shared.flags_named({"directory": "--out"}), kept, progress as watch:
             trained = run(read, out, watch)
     except TrainingInterrupted as stop:
         done = f"{stop.step} of {read.optimiser.steps} steps are done"
-        print_text(console, f"stopped; {done}. To resume: {command_line()}")
+        print_text(console, f"stopped; {done}. To resume: {shared.command_line()}")
         return stop.exit_code
     except TrainingDiverged as error:
         print_text(console, f"failed: {error}")
@@ -84,11 +76,11 @@ def theorem6(options: Annotated[MeasuredOptions, tyro.conf.arg(name="")]) -> int
         options: As of a sweep.
     """
     config, out = options.places
-    check_folder("theorem6", out)
+    shared.check_folder("theorem6", out)
     from jaxsens.training.theorem6.run import load_theorem6_config, run_theorem6
 
     experiment, console = load_theorem6_config(config), Console(stderr=True, quiet=options.quiet)
-    with flags_named({"directory": "--out"}), programs_kept(options.compilation_cache):
+    with shared.flags_named({"directory": "--out"}), shared.programs_kept(options.compilation_cache):
         sweep, outcomes = run_theorem6(experiment, out, console, options.only, options.shard)
     return finish(sweep, outcomes, options)
 
