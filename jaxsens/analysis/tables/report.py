@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from jaxsens.core.base.errors import rule_for
+from jaxsens.core.report import page
 from jaxsens.core.report.data import SweepData, spreads, text
 from jaxsens.core.report.fits import LEVEL, ExponentFit, enumeration, fit_exponent
-from jaxsens.core.report.page import (
-    DASH,
-    ReportFigure,
-    ReportTable,
-    Section,
-    fitted_power,
-    panel_figure,
-    powers,
-    table_of,
-)
 from jaxsens.core.report.panels import Guide, Line, Panel, line_style
 
 if TYPE_CHECKING:
@@ -93,7 +84,7 @@ class AttentionData:
 
 def attention_sections(
     data: SweepData, results: Sequence[Mapping[str, Any]], rows: str, heads: str
-) -> list[Section]:
+) -> list[page.Section]:
     """The section of a report on the rows of attention.csv; none without rows."""
     import pandas as pd
 
@@ -103,20 +94,20 @@ def attention_sections(
     table = pd.DataFrame(results)
     shown = AttentionData(table, [name for name in data.names if name in {*table["variant"]}], rows, heads)
     figures = [attention_figure(shown, statistic) for statistic in NAMES]
-    return [Section("Attention", [about], figures=figures, tables=[attention_table(shown)])]
+    return [page.Section("Attention", [about], figures=figures, tables=[attention_table(shown)])]
 
 
-def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
+def attention_figure(data: AttentionData, statistic: str) -> page.ReportFigure:
     """A statistic against the input length: a panel per layer, a line per variant (or head of it)."""
     lengths, name = sorted({int(n) for n in data.table["n"]}), NAMES[statistic]
     panels, log = [], statistic != "entropy"
     for layer in sorted({layer for _, layer in data.places}):
         lines = []
         for k, line in enumerate(line for line, own in data.places if own == layer):
-            label = f"{line}:  {fitted_power(data.fit(line, layer, statistic))}" if log else line
+            label = f"{line}:  {page.fitted_power(data.fit(line, layer, statistic))}" if log else line
             values = spreads(data.of(line, layer).assign(variant=line), line, data.column(statistic))
             lines.append(Line(label, line_style(k), values))
-        guides = powers(lines, (lengths[0], lengths[-1]), {"1/n": -1})
+        guides = page.powers(lines, (lengths[0], lengths[-1]), {"1/n": -1})
         if not log:
             guides = (Guide("log n", lengths, [float(np.log(n)) for n in lengths]),)
         panels.append(Panel(f"Layer {layer + 1}", name, lines, lengths, guides, log=log))
@@ -125,21 +116,21 @@ def attention_figure(data: AttentionData, statistic: str) -> ReportFigure:
     about = f"{name.capitalize()} against input length for {enumeration(data.variants)}."
     layout: dict[str, Any] = {"columns": min(3, len(panels)), "width": 4.8, "height": 2.8}
     caption = [f"{name.capitalize()} by layer.", heads, text("spread"), scale]
-    return panel_figure(f"attention-{statistic}", caption, about, panels, HEADINGS[statistic], **layout)
+    return page.panel_figure(f"attention-{statistic}", caption, about, panels, HEADINGS[statistic], **layout)
 
 
-def attention_table(data: AttentionData) -> ReportTable:
+def attention_table(data: AttentionData) -> page.ReportTable:
     """A row per line and layer: the powers of n, and the values at the longest inputs."""
     longest = max(int(n) for n in data.table["n"])
 
     def value(statistic: str, place: tuple[str, int]) -> str:
         rows = data.of(*place).query(f"n == {longest}")
         found = np.median(rows[data.column(statistic)].to_numpy(np.float64)) if len(rows) else np.nan
-        return DASH if np.isnan(found) else f"{found:.3g}"  # NaN if a seed has none there
+        return page.DASH if np.isnan(found) else f"{found:.3g}"  # NaN if a seed has none there
 
     def power(statistic: str, place: tuple[str, int]) -> str:
         fit = data.fit(*place, statistic)
-        return f"{fit.power} ({fit.note})" if fit.power and fit.note else fit.power or DASH
+        return f"{fit.power} ({fit.note})" if fit.power and fit.note else fit.power or page.DASH
 
     columns: dict[str, Callable[[tuple[str, int]], str]] = {
         "variant": lambda place: place[0],
@@ -150,4 +141,4 @@ def attention_table(data: AttentionData) -> ReportTable:
         if name != "entropy":
             columns[f"{name}, power of n"] = partial(power, name)
     caption = text("table-of-attention", n=longest, level=LEVEL)
-    return table_of(caption, data.places, columns, numeric=len(columns) - 1)
+    return page.table_of(caption, data.places, columns, numeric=len(columns) - 1)

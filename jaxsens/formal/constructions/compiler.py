@@ -22,16 +22,9 @@ from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import Transformer
 from jaxsens.core.models.transformer.parameters import TransformerParameters
 from jaxsens.formal import logic
-from jaxsens.formal.constructions import conditions
+from jaxsens.formal.constructions import conditions, operators
 from jaxsens.formal.constructions.conditions import Condition, ConditionName, Read
 from jaxsens.formal.constructions.network import Affine, Builder, Head, ResidualNetwork, Sum, total
-from jaxsens.formal.constructions.operators import (
-    comparison,
-    neighbour,
-    predicate,
-    predicate_embedding,
-    since,
-)
 from jaxsens.formal.logic.evaluator import checked_formula
 from jaxsens.formal.logic.formulas import shortened
 
@@ -371,19 +364,19 @@ def _one(builder: Builder, part: logic.Formula, children: list[Affine]) -> Affin
         case logic.Or():
             return 1.0 - _all(builder, [1.0 - each for each in children])
         case logic.Yesterday():
-            return neighbour(builder, children[0], "future")
+            return operators.neighbour(builder, children[0], "future")
         case logic.Next():
-            return neighbour(builder, children[0], "past")
+            return operators.neighbour(builder, children[0], "past")
         case logic.Since():
-            return since(builder, children[0], children[1], "future")
+            return operators.since(builder, children[0], children[1], "future")
         case logic.Until():
-            return since(builder, children[0], children[1], "past")
+            return operators.since(builder, children[0], children[1], "past")
         case logic.PositionPredicate(theta):
-            return predicate_embedding(builder, theta)
+            return operators.predicate_embedding(builder, theta)
         case logic.CountComparison():
-            return comparison(builder, part, children)
+            return operators.comparison(builder, part, children)
         case logic.CountPredicate():
-            return predicate(builder, part, children[0])
+            return operators.predicate(builder, part, children[0])
     raise no_rule("compile_formula", "formula", part)
 
 

@@ -9,19 +9,7 @@ from typing import Literal, cast
 
 from jaxsens.core.base.errors import NO_VALUE, InputError, Problem
 from jaxsens.core.base.strict import typed_arguments
-from jaxsens.formal.logic import formulas
-from jaxsens.formal.logic.counting import (
-    BUILT_IN,
-    LARGEST_INTEGER,
-    CountLeft,
-    CountPredicate,
-    CountRight,
-    LinearSum,
-    PositionPredicate,
-    Predicate,
-    PredicateFamily,
-    compare,
-)
+from jaxsens.formal.logic import counting, formulas
 from jaxsens.formal.logic.formulas import INFIX, RELATIONS, Formula, Symbol
 
 DEEPEST = 100
@@ -48,7 +36,7 @@ _BUILD_INFIX: dict[str, Callable[[Formula, Formula], Formula]] = {
     "->": lambda left, right: ~left | right,
     "<->": lambda left, right: left & right | ~left & ~right,
 }
-_COUNTS = {kind.sign: kind for kind in (CountLeft, CountRight)}
+_COUNTS = {kind.sign: kind for kind in (counting.CountLeft, counting.CountRight)}
 _OPERATORS = " ".join(INFIX)
 
 
@@ -96,7 +84,7 @@ class Token:
 
 @typed_arguments
 def parse(
-    text: str, alphabet: Sequence[str] | None = None, predicates: Collection[PredicateFamily] = ()
+    text: str, alphabet: Sequence[str] | None = None, predicates: Collection[counting.PredicateFamily] = ()
 ) -> Formula:
     """The formula that `text` denotes, in the grammar of `jaxsens.formal.logic.formulas` (docs/logic.md shows
     examples).
@@ -113,7 +101,7 @@ def parse(
         FormulaSyntaxError: With the column, and what was expected there.
         InputError: For a well-formed text, naming every symbol that is not in the alphabet.
     """
-    reader = _Reader(text, {family.name: family for family in (*BUILT_IN, *predicates)})
+    reader = _Reader(text, {family.name: family for family in (*counting.BUILT_IN, *predicates)})
     formula = reader.formula()
     if reader.token.kind != "end":
         raise reader.error(f"an operator ({_OPERATORS}) or the end")
@@ -166,7 +154,7 @@ def _tokens(text: str) -> list[Token]:
 class _Reader:
     """Reads the words once, from left to right. `token` is the next unused word."""
 
-    def __init__(self, text: str, families: dict[str, PredicateFamily]) -> None:
+    def __init__(self, text: str, families: dict[str, counting.PredicateFamily]) -> None:
         self.text = text
         self.families = families
         self.tokens = _tokens(text)
@@ -246,35 +234,35 @@ class _Reader:
             raise self.error(f"+, - or a comparison ({' '.join(RELATIONS)})")
         relation = self.advance()
         try:
-            return compare(left - self.sum(), relation.text)
+            return counting.compare(left - self.sum(), relation.text)
         except FormulaSyntaxError:
             raise
         except InputError as error:
             raise self.error(f"smaller coefficients ({error})", relation) from None
 
-    def sum(self) -> LinearSum:
+    def sum(self) -> counting.LinearSum:
         total = -self.term() if self.take("-") else self.term()
         while self.token.text in ("+", "-"):
             total = total + self.term() if self.advance().text == "+" else total - self.term()
         return total
 
-    def term(self) -> LinearSum:
+    def term(self) -> counting.LinearSum:
         if self.token.kind != "integer":
             return self.count("an integer or a count (#L[...] or #R[...])").as_sum()
         number = self.integer("an integer")
         if self.take("*"):
             return number * self.count("a count (#L[...] or #R[...])")
-        return LinearSum((), number)
+        return counting.LinearSum((), number)
 
     def integer(self, expected: str) -> int:
         token = self.token
         if token.kind != "integer":
             raise self.error(expected)
-        if len(token.text) > 10 or int(token.text) > LARGEST_INTEGER:
-            raise self.error(f"an integer up to {LARGEST_INTEGER}")
+        if len(token.text) > 10 or int(token.text) > counting.LARGEST_INTEGER:
+            raise self.error(f"an integer up to {counting.LARGEST_INTEGER}")
         return int(self.advance().text)
 
-    def count(self, expected: str) -> CountLeft | CountRight:
+    def count(self, expected: str) -> counting.CountLeft | counting.CountRight:
         if self.token.text not in _COUNTS:
             raise self.error(expected)
         kind = _COUNTS[self.advance().text]
@@ -301,7 +289,7 @@ class _Reader:
                 count = self.count(f"a count (#L[...] or #R[...]), of which {name.text} is to hold,")
             self.need(")", "')'")
         try:
-            theta = Predicate(family, tuple(arguments))
+            theta = counting.Predicate(family, tuple(arguments))
         except InputError as error:
             raise self.error(f"other arguments ({error})", name) from None
-        return PositionPredicate(theta) if count is None else CountPredicate(theta, count)
+        return counting.PositionPredicate(theta) if count is None else counting.CountPredicate(theta, count)

@@ -9,18 +9,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from jaxsens.core.base.errors import shortened
+from jaxsens.core.report import page
 from jaxsens.core.report.data import Spread, spreads, text
 from jaxsens.core.report.fits import ExponentFit, enumeration, fit_exponent, signed, statistic_columns
-from jaxsens.core.report.page import (
-    DASH,
-    ReportFigure,
-    ReportTable,
-    Section,
-    change_label,
-    fitted_power,
-    measured_line,
-    panel_figure,
-)
 from jaxsens.core.report.panels import SMALL, Guide, Line, LineStyle, Panel, line_style, variant_styles
 from jaxsens.core.sweeps.sweep import row_of
 from jaxsens.theory.tables.record import BOUND_COLUMNS, PARTS, BoundRecord
@@ -118,7 +109,7 @@ class BoundsData:
         return frozenset(self.spreads(variant, "worst")) - set(self.exactly_known(variant))
 
 
-def bounds_sections(data: BoundsData) -> list[Section]:
+def bounds_sections(data: BoundsData) -> list[page.Section]:
     """The sections of a report; none without records."""
     sections = []
     searched, certified = data.having("worst"), data.having("certified")
@@ -127,13 +118,13 @@ def bounds_sections(data: BoundsData) -> list[Section]:
         about = " ".join([text("every-input"), *(text(name) for name, has in said.items() if has)])
         table = _table(data, text("table-of-bounds"), ("worst", "certified"), _OF_BOUNDS)
         figures = sides_figures(data)
-        sections.append(Section("Bounds over all inputs", [about], findings(data), figures, [table]))
+        sections.append(page.Section("Bounds over all inputs", [about], findings(data), figures, [table]))
     if data.having("matter"):
         table, figures = _table(data, "Over seeds.", ("matter",), _OF_MATTERING), [mattering_figure(data)]
         about = text("mattering")
-        sections.append(Section("Inputs that matter", [about], mattering(data), figures, [table]))
+        sections.append(page.Section("Inputs that matter", [about], mattering(data), figures, [table]))
     if missing := left_out(data):
-        sections.append(Section("Bounds that are missing, and why", bullets=missing))
+        sections.append(page.Section("Bounds that are missing, and why", bullets=missing))
     return sections
 
 
@@ -243,7 +234,7 @@ _OF_MATTERING = {
 
 def _table(
     data: BoundsData, caption: str, needed: Sequence[str], shown: Mapping[str, tuple[str, str, str]]
-) -> ReportTable:
+) -> page.ReportTable:
     """A row for each variant and length with one of the `needed` values.
 
     shown: by heading the column of `data.table`, which number of its spread over seeds is shown, and how.
@@ -253,14 +244,14 @@ def _table(
         found = {column: data.spreads(variant, column) for column, _, _ in shown.values()}
         for n in sorted({n for column in needed for n in found[column]}):
             cells = (
-                f"{getattr(found[column][n], which):{form}}" if n in found[column] else DASH
+                f"{getattr(found[column][n], which):{form}}" if n in found[column] else page.DASH
                 for column, which, form in shown.values()
             )
             rows.append((variant, str(n), *cells))
-    return ReportTable(caption, ("variant", "n", *shown), rows, numeric=1 + len(shown))
+    return page.ReportTable(caption, ("variant", "n", *shown), rows, numeric=1 + len(shown))
 
 
-def sides_figures(data: BoundsData) -> list[ReportFigure]:
+def sides_figures(data: BoundsData) -> list[page.ReportFigure]:
     """The bounds against n, and the worst inputs of variants without a certified bound."""
     certified, figures = data.having("certified"), []
     read = text("spread"), text("every-input-tried") * data.mixes_exact
@@ -269,17 +260,17 @@ def sides_figures(data: BoundsData) -> list[ReportFigure]:
         panels = [_sides_panel(data, variant) for variant in certified]
         heading, about = "How large can the change be, over every input?", " ".join(findings(data))
         caption = text("sides"), *read
-        figures.append(panel_figure("bounds", caption, about, panels, heading, **layout, share_y=False))
+        figures.append(page.panel_figure("bounds", caption, about, panels, heading, **layout, share_y=False))
     searched = data.having("worst")
     if set(searched) - set(certified):
         caption = "The largest change that a search over all inputs and flips found."
         about = f"The worst input found, for {enumeration(searched)}."
         panel = _worst_panel(data, searched, variant_styles(data.variants))
-        figures.append(panel_figure("worst-inputs", (caption, *read), about, [panel], "", share_y=False))
+        figures.append(page.panel_figure("worst-inputs", (caption, *read), about, [panel], "", share_y=False))
     return figures
 
 
-def mattering_figure(data: BoundsData) -> ReportFigure:
+def mattering_figure(data: BoundsData) -> page.ReportFigure:
     """How many free inputs may matter; and the worst input found, or the largest change measured without a search."""
     styles = variant_styles(data.variants)
     restricted, searched = data.having("matter"), data.having("worst")
@@ -291,36 +282,37 @@ def mattering_figure(data: BoundsData) -> ReportFigure:
         panels.append(_worst_panel(data, searched, styles))
     elif "max" in statistic_columns(data.points):
         lines = [
-            measured_line(data.points, variant, "max", variant, styles[variant]) for variant in data.variants
+            page.measured_line(data.points, variant, "max", variant, styles[variant])
+            for variant in data.variants
         ]
-        panels.append(Panel("Largest change measured", change_label(data.norm), lines, data.lengths))
+        panels.append(Panel("Largest change measured", page.change_label(data.norm), lines, data.lengths))
     both = len(panels) > 1
     where = "as found by the search" if searched else "on the inputs that were measured"
     change = text("largest-change", change=where)
     heading = "How many inputs decide, and how much does one of them?" if both else "How many inputs decide?"
     caption = (text("mattering-figure"), change if both else "", text("every-input-tried") * data.mixes_exact)
-    return panel_figure("inputs-that-matter", caption, " ".join(mattering(data)), panels, heading)
+    return page.panel_figure("inputs-that-matter", caption, " ".join(mattering(data)), panels, heading)
 
 
 def _sides_panel(data: BoundsData, variant: str) -> Panel:
     lines = []
     if "max" in statistic_columns(data.points):
-        lines.append(measured_line(data.points, variant, "max", "largest measured", line_style(0)))
+        lines.append(page.measured_line(data.points, variant, "max", "largest measured", line_style(0)))
     for column, name in SIDES.items():
         fit = data.fits.get((variant, column))
         if fit is None:
             continue
         hollow = data.searched_lengths(variant) if column == "worst" else frozenset()
-        label = f"{name}:  {fitted_power(fit)}" + (f"  ({TRIED})" if hollow else "")
+        label = f"{name}:  {page.fitted_power(fit)}" + (f"  ({TRIED})" if hollow else "")
         lines.append(Line(label, line_style(len(lines)), data.spreads(variant, column), hollow))
     ticks = sorted({n for line in lines for n in line.values})
-    return Panel(variant, change_label(data.norm), lines, ticks)
+    return Panel(variant, page.change_label(data.norm), lines, ticks)
 
 
 def _worst_panel(data: BoundsData, variants: Sequence[str], styles: Mapping[str, LineStyle]) -> Panel:
     lines = []
     for variant in variants:
-        label = f"{variant}:  {fitted_power(data.fits[variant, 'worst'])}"
+        label = f"{variant}:  {page.fitted_power(data.fits[variant, 'worst'])}"
         values, hollow = data.spreads(variant, "worst"), data.searched_lengths(variant)
         lines.append(Line(label, styles[variant], values, hollow))
-    return Panel("Worst input found", change_label(data.norm), lines, data.lengths)
+    return Panel("Worst input found", page.change_label(data.norm), lines, data.lengths)
