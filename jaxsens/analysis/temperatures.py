@@ -182,11 +182,9 @@ class CriticalTemperatures:
 
     def __repr__(self) -> str:
         layers, heads, n = self.beta.shape
-        medians = ", ".join(f"{value:.3g}" for value in self.quantile(0.5).ravel()[:4])
-        more = ", ..." if layers * heads > 4 else ""
-        return (
-            f"CriticalTemperatures(n={n}, {layers} layers, {heads} heads; medians of beta: {medians}{more})"
-        )
+        medians = [f"{value:.3g}" for value in self.quantile(0.5).ravel()]
+        shown = ", ".join([*medians[:4], *["..."] * (len(medians) > 4)])
+        return f"CriticalTemperatures(n={n}, {layers} layers, {heads} heads; medians of beta: {shown})"
 
 
 @naming_arguments

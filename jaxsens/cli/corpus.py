@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+from rich.console import Console
 
 from jaxsens.cli import shared
 from jaxsens.cli.measure import MEASURED_BY, MeasuringOptions, PublishedOptions
@@ -95,7 +96,11 @@ def corpus(
         arguments |= place
         with collecting("corpus") as problems:
             single.check_flips(model, texts, words, arguments, problems)
-        save, told = options.save, _told(options.quiet)
+        save, console = options.save, Console(stderr=True, quiet=options.quiet)
+
+        def told(done: int, of: int) -> None:
+            print_text(console, f"{done} of {of} texts")
+
         try:
             with nullcontext() if save is None else only_inside(save):
                 results = single.measured_corpus(model, texts, words, arguments, save, told)
@@ -108,18 +113,8 @@ def corpus(
     return _write(options, results, single.tables_of(results, labels), f"{model.name}: {len(texts)} texts")
 
 
-def _told(quiet: bool) -> Any:
-    def tell(done: int, texts: int) -> None:
-        if not quiet:
-            print(f"{done} of {texts} texts", file=sys.stderr, flush=True)
-
-    return tell
-
-
 def _write(options: CorpusOptions, results: Any, tables: Any, title: str) -> int:
     """Writes the files asked for, and prints the tables. Returns the exit code."""
-    from rich.console import Console
-
     from jaxsens.core.results.picture import page
     from jaxsens.pretrained.corpus import LEAST, common, corpus_picture, printed, view_of, write_table
 

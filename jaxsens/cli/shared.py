@@ -230,12 +230,10 @@ class Folded:
 @contextmanager
 def warnings_in_words() -> Iterator[None]:
     """Prints warnings as single lines on stderr, without their line of source code."""
-
-    def show(message: Warning | str, *where: object, **more: object) -> None:
-        print(f"jaxsens: warning: {printable(str(message))}", file=sys.stderr, flush=True)
-
     with warnings.catch_warnings():
-        warnings.showwarning = show
+        warnings.showwarning = lambda message, *_, **__: print(
+            f"jaxsens: warning: {printable(str(message))}", file=sys.stderr, flush=True
+        )
         yield
 
 

@@ -320,9 +320,8 @@ def printed(table: list[CorpusRow], top: int) -> Table:
     by = table[0].by if table else "token"
     frequent = common(table, LEAST) if by == "token" else table
     rare, more = len(table) - len(frequent), len(frequent[top:]) if by == "token" else 0
-    hidden = [f"{rare} in fewer than {LEAST} texts"] * (rare > 0) + [f"{more} with smaller means"] * (
-        more > 0
-    )
+    hidden = [f"{rare} in fewer than {LEAST} texts"] * (rare > 0)
+    hidden += [f"{more} with smaller means"] * (more > 0)
     caption = f"not listed: {' and '.join(hidden)}" if hidden else None
     shown = Table(title=f"By {by}", caption=caption, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     _, *columns = (field.name for field in fields(CorpusRow))

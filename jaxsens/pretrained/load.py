@@ -117,9 +117,8 @@ class ModelChanges:
         if self.window is not None:
             new["windows"] = (self.window,) * a.layers
         a = dataclasses.replace(a, **new)
-        experts = a.experts and dataclasses.replace(
-            a.experts, layers=tuple(k for k in a.experts.layers if k < count)
-        )
+        sparse = tuple(k for k in a.experts.layers if k < count) if a.experts else ()
+        experts = a.experts and dataclasses.replace(a.experts, layers=sparse)
         cut = {name: getattr(a, name)[:count] for name in ("windows", "scales", "rotary")}
         return dataclasses.replace(a, layers=count, experts=experts, **cut)
 

@@ -78,10 +78,7 @@ class TokenizerSymbols(Symbols):
         return self.ids[numbers]
 
     def with_end(self, tokens: Int[np.ndarray, "count m"]) -> Int[np.ndarray, "count n"]:
-        around = (
-            np.broadcast_to(np.array(ids, int), (len(tokens), len(ids))) for ids in (self.before, self.after)
-        )
-        first, last = around
+        first, last = (np.tile(np.array(ids, int), (len(tokens), 1)) for ids in (self.before, self.after))
         return np.concatenate([first, tokens, last], axis=1)
 
     def word_length(self, n: int) -> int:
@@ -126,9 +123,8 @@ class PublishedSource(ModelSource):
         if len(problems) > before:
             return None
         sizes = {self.symbols.word_length(n) for n in lengths}
-        return GivenWords(
-            {m: np.stack([np.resize(ids, m) for ids in texts]) for m in sizes if m > 0}, table.count
-        )
+        words = {m: np.stack([np.resize(ids, m) for ids in texts]) for m in sizes if m > 0}
+        return GivenWords(words, table.count)
 
 
 def _read_published(table: Mapping[str, Any], problems: Problems, folder: Path) -> PublishedSource | None:
@@ -147,9 +143,8 @@ def _read_published(table: Mapping[str, Any], problems: Problems, folder: Path) 
         changes = ModelChanges(given.weighting, given.window, given.mask, given.stretch, given.layers)  # pyright: ignore[reportArgumentType]
         model = changes.of(model)
         if given.readout is not None:
-            model = dataclasses.replace(
-                model, layered=dataclasses.replace(model.layered, pooling=given.readout)
-            )
+            layered = dataclasses.replace(model.layered, pooling=given.readout)
+            model = dataclasses.replace(model, layered=layered)
     except InputError as error:
         problems.include(one.renamed({"folder": "pretrained"}) for one in error.problems)
         return None

@@ -183,9 +183,8 @@ def initialise(config: BaselineConfig, seed: int) -> BaselineParameters:
     """
 
     def normal(name: str, shape: tuple[int, ...], variance: float) -> Array:
-        return on_device(
-            initialisation.draw(config.initialisation, seed, name, shape, variance, config.dtype)
-        )
+        drawn = initialisation.draw(config.initialisation, seed, name, shape, variance, config.dtype)
+        return on_device(drawn)
 
     d, pooled = config.width, isinstance(config, ConvolutionConfig)
 

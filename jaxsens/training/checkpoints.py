@@ -189,11 +189,10 @@ def resume(
             os.replace(path, aside)
             note(f"{error}; set aside as {aside.name}, looking for an older checkpoint")
             continue
-        _check_same(manifest["config"], manifest["step"], config, path)
+        there = _check_same(manifest["config"], manifest["step"], config, path)
         if (then := manifest["versions"].get("jax")) != version("jax"):
             note(f"written with jax {then}, resumed with jax {version('jax')}")
-        then_config = TrainConfig.from_table(manifest["config"], f"checkpoint {path}")
-        return manifest["step"], state, then_config, manifest["tables"]
+        return manifest["step"], state, there, manifest["tables"]
     return None
 
 
@@ -214,8 +213,9 @@ def check_directory(directory: Path, config: TrainConfig) -> None:
         return
 
 
-def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: Path) -> None:
-    """Refuses a checkpoint of another training. A constant schedule may go on for longer than planned."""
+def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: Path) -> TrainConfig:
+    """Returns the config of a checkpoint, and refuses that of another training. A constant schedule may go on for
+    longer than planned."""
     there = TrainConfig.from_table(table, f"checkpoint {path}")
     then, now = (flatten_dict(_identity(each.table()), sep=".") for each in (there, config))
     if config.optimiser.schedule == "constant" and config.optimiser.steps >= step:
@@ -226,6 +226,7 @@ def _check_same(table: Mapping[str, Any], step: int, config: TrainConfig, path: 
         if then.get(key, missing) != now.get(key, missing):
             problems.note(key, f"{then.get(key, missing)!r} there, {now.get(key, missing)!r} here")
     problems.raise_if_any()
+    return there
 
 
 def _found(folder: Path) -> list[Path]:

@@ -38,9 +38,8 @@ NotNegative = Annotated[float, checked_by(inputs.number, least=0, below=float("i
 
 
 def _range(name: str, value: Any, problems: Problems) -> tuple[int, int]:
-    least, largest = (
-        inputs.plain_numbers(value) if isinstance(value, tuple | list) and len(value) == 2 else (0, 0)
-    )
+    is_pair = isinstance(value, tuple | list) and len(value) == 2
+    least, largest = inputs.plain_numbers(value) if is_pair else (0, 0)
     if not (inputs.is_count(least, 1) and inputs.is_count(largest, least)):
         problems.add(name, value, "the least length, at least 1, and the largest")
     return least, largest

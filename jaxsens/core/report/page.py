@@ -249,8 +249,7 @@ def _draw_profiles(profiles: Profiles, drawn: Sequence[str], norm: str, shape: S
                     look: dict[str, Any] = {"norm": colours, "cmap": COLOUR_MAP, "rasterized": True}
                     axes.pcolormesh(edges, np.array([row, row + 1]), shown, **look)
                 zeros = [(edges[k], edges[k + 1] - edges[k]) for k in np.flatnonzero(means == 0)]
-                # Above all meshes, so that these follow one another and an SVG has one image of them.
-                axes.broken_barh(zeros, (row, 1), zorder=2, **exactly_zero)
+                axes.broken_barh(zeros, (row, 1), zorder=2, **exactly_zero)  # above meshes: one image of all
             axes.set_yticks(np.arange(len(rows)) + 0.5, [*map(str, rows)])
             axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["first", "¼", "½", "¾", "last"])
             axes.tick_params(length=0, axis="y")

@@ -53,8 +53,7 @@ def write_report(
 
 def build_report(data: SweepData) -> Report:
     """Chooses what the report of a sweep shows."""
-    fits, distances = data.fits, distances_of(data)
-    plan = data.plan
+    plan, fits, distances = data.plan, data.fits, distances_of(data)
     statistics = ("mean", "max", AVERAGE_SENSITIVITY, PER_POSITION)
     main = tuple(name for name in statistics if name in plan.statistics) or plan.statistics[:1]
     findings = [*(summary_sentence(fits, statistic) for statistic in main), *about_equals(data)]

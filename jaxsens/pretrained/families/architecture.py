@@ -346,9 +346,8 @@ class PublishedTransformer(Layered):
         a = self.architecture
         windows = tuple(None if window is None or window >= n else window for window in a.windows)
         depends = any(angles is not None and angles.depends_on_length for angles in a.rotary)
-        return dataclasses.replace(
-            self, architecture=dataclasses.replace(a, windows=windows), n=n if depends else 0
-        )
+        a = dataclasses.replace(a, windows=windows)
+        return dataclasses.replace(self, architecture=a, n=n if depends else 0)
 
     def apart(self, parameters: Any) -> Any:
         return {**parameters, "layers": [parameters["layers"][k] for k in range(self.layers)]}

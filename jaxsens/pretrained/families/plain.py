@@ -123,9 +123,8 @@ _TERMS = {"c2p": "key", "p2c": "query"}
 
 def deberta_v2(options: Options) -> Architecture:
     """The scale counts the terms, even without relative_attention. The newer head is always tied."""
-    options.ignore(
-        "pooler_hidden_act", "pooler_hidden_size", "conv_act", "conv_groups", "attention_head_size"
-    )
+    options.ignore("pooler_hidden_act", "pooler_hidden_size")
+    options.ignore("conv_act", "conv_groups", "attention_head_size")
     options.only("conv_kernel_size", (0, None), "a convolution mixes rows, which is not served; v3 has none")
     types, epsilon = options.count("type_vocab_size", 0, least=0), options.number("layer_norm_eps", 1e-7)
     own = {"learned_positions": options.flag("position_biased_input", True), "epsilon": epsilon}
@@ -169,9 +168,8 @@ def gpt_neo(options: Options) -> Architecture:
     types = options.value("attention_types", [[["global", "local"], layers // 2]])
     if not options.given("attention_layers"):
         try:
-            options.table["attention_layers"] = [
-                kind for kinds, count in types for kind in list(kinds) * count
-            ]
+            repeated = [kind for kinds, count in types for kind in list(kinds) * count]
+            options.table["attention_layers"] = repeated
         except (TypeError, ValueError):
             remedy = "a list of pairs: a list of global and local, and how often it stands"
             options.refuse("attention_types", remedy)
@@ -223,10 +221,8 @@ def gpt2(options: Options) -> Architecture:
 
 def modernbert(options: Options) -> Architecture:
     """Old folders say which layers see all rows by a number, and the two bases by themselves."""
-    options.ignore(
-        "classifier_pooling", "deterministic_flash_attn", "sparse_prediction", "position_embedding_type"
-    )
-    options.ignore("sparse_pred_ignore_index", "layer_norm_eps")
+    options.ignore("classifier_pooling", "deterministic_flash_attn", "position_embedding_type")
+    options.ignore("sparse_prediction", "sparse_pred_ignore_index", "layer_norm_eps")
     head_width = options.count("hidden_size") // options.count("num_attention_heads")
     every, reach = options.count("global_attn_every_n_layers", 3), options.count("local_attention") // 2
     windows = typed_windows(options, reach, lambda k: k % every == 0)
@@ -295,10 +291,8 @@ _T5_MAPS = {"relu": ("relu", False), "gated-gelu": ("gelu_new", True), "gated-si
 
 def t5(options: Options) -> Architecture:
     """The encoder alone; a decoder beside it is not read. Inputs may be of any length."""
-    options.ignore(
-        "num_decoder_layers", "is_decoder", "dense_act_fn", "is_gated_act", "scale_decoder_outputs"
-    )
-    options.ignore("tie_word_embeddings")
+    options.ignore("num_decoder_layers", "is_decoder", "dense_act_fn", "is_gated_act")
+    options.ignore("scale_decoder_outputs", "tie_word_embeddings")
     heads, layers = options.count("num_attention_heads"), options.layers()
     activation, gated = _T5_MAPS[options.choice("feed_forward_proj", _T5_MAPS)]
     buckets = options.count("relative_attention_num_buckets", 32)

@@ -87,9 +87,8 @@ class BoundsData:
             different = rows.drop_duplicates(["n", column])
             if variant in self.unseeded and len(different) == different["n"].nunique():
                 rows = different.assign(seed=0)
-            found[variant, column] = fit_exponent(
-                rows["n"], rows[column], rows["seed"], variant, SIDES[column]
-            )
+            columns = (rows["n"], rows[column], rows["seed"])
+            found[variant, column] = fit_exponent(*columns, variant, SIDES[column])
         return found
 
     def exactly_known(self, variant: str) -> list[int]:

@@ -68,9 +68,8 @@ class Group:
         name = str(settings.pop("name"))
         if isinstance(self.language, Dyck):
             name = f"{settings.pop('kinds')}{name}"
-        return ", ".join(
-            [name.upper(), *(f"{key.replace('_', ' ')} {value}" for key, value in settings.items())]
-        )
+        options = (f"{key.replace('_', ' ')} {value}" for key, value in settings.items())
+        return ", ".join([name.upper(), *options])
 
     @property
     def has_choice(self) -> bool:
@@ -110,9 +109,8 @@ class Group:
         if not self.has_choice:
             return table
         # A blind guess costs log k per choice, and `choice_bound` per symbol: their ratio says how often there is one.
-        often = np.asarray(table["choice_bound"], dtype=np.float64) / math.log(
-            self.language.settings["kinds"]
-        )
+        kinds = self.language.settings["kinds"]
+        often = np.asarray(table["choice_bound"], dtype=np.float64) / math.log(kinds)
         return table.assign(per_choice=np.asarray(table["choice"], dtype=np.float64) / often)
 
     def estimate(self, model: str, n: int, value: str, error: str) -> tuple[float, float]:
@@ -206,9 +204,8 @@ def recognition_table(group: Group) -> ReportTable:
         margins = spreads(group.scores, model, "margin")
         for n, share in spreads(group.scores, model, "accuracy").items():
             margin = f"{margins[n].median:.4g}".replace("-", "\N{MINUS SIGN}")
-            rows.append(
-                (model, str(n), f"{share.median:.3f}", f"{share.low:.3f} to {share.high:.3f}", margin)
-            )
+            seeds = f"{share.low:.3f} to {share.high:.3f}"
+            rows.append((model, str(n), f"{share.median:.3f}", seeds, margin))
     caption = text("table-of-recognitions", title=group.title)
     header = ("model", "n", "accuracy", "smallest to largest seed", "margin")
     return ReportTable(caption, header, rows, numeric=4, collapsed=True)
@@ -265,7 +262,5 @@ def _panel(group: Group, column: str, title: str, y_label: str, guides: Sequence
     for name, trained in group.reach.items():
         reach = "set by hand" if trained is None else f"trained up to n = {trained}"
         lines.append(Line(f"{name}:  {reach}", styles[name], spreads(group.scores, name, column)))
-    part = {"prediction": "prefix", "recognition": "word"}[group.task]
-    return Panel(
-        title, y_label, lines, [*group.lines], guides, x_label=f"{part} length n (symbols)", log=False
-    )
+    x_label = f"{'prefix' if group.task == 'prediction' else 'word'} length n (symbols)"
+    return Panel(title, y_label, lines, [*group.lines], guides, x_label, log=False)
