@@ -172,9 +172,8 @@ class RowChanges(SavedResult):
         for place in np.flatnonzero(np.isnan(matrix).all(axis=1)):
             axes.axhspan(place - 0.5, place + 0.5, **hatched)
         extend = "min" if positive.size and positive.min() < low else "neither"
-        axes.figure.colorbar(image, ax=axes, extend=extend).set_label(
-            f"change of the row, {self.measure} norm"
-        )
+        label = f"change of the row, {self.measure} norm"
+        axes.figure.colorbar(image, ax=axes, extend=extend).set_label(label)
         axes.set_xlabel("output row")
         axes.set_ylabel("flipped position")
         if self.names is not None and self.n <= MOST_LABELS:

@@ -108,9 +108,8 @@ class PublishedOptions(shared.OptionGroup):
         if not number and place not in (None, "cls", "last", "mean"):
             problems.add("--readout", place, "cls, last, mean, or a 0-based position")
         if measure is not None and measure.of_scores and self.output_read(measure) == "hidden":
-            problems.add(
-                "--measure", measure.kind, "give --output logits or labels: a hidden row is no distribution"
-            )
+            remedy = "give --output logits or labels: a hidden row is no distribution"
+            problems.add("--measure", measure.kind, remedy)
 
     def output_read(self, measure: Measure | None) -> Any:
         """Returns what is read of the model: --output, or what the measure is of by default."""

@@ -122,17 +122,15 @@ def _check_alike(results: Sequence[FlipSensitivity], problems: Problems) -> None
     for k, one in enumerate(results):
         first = results[0].asked
         if one.asked.flips.groups is not None:
-            problems.add(
-                f"results[{k}]", one, "flips of single positions; those of groups have no single token"
-            )
+            why = "flips of single positions; those of groups have no single token"
+            problems.add(f"results[{k}]", one, why)
         own, common = (asked.measure.without_function("") for asked in (one.asked, first))
         if own != common or one.asked.measure.program != first.measure.program:
             remedy = f"that of results[0] is {first.measure!r}; measure them alike"
             problems.add(f"results[{k}]: measure", one.measure, remedy)
         if one.asked.weights != first.weights:
-            problems.add(
-                f"results[{k}]: model", one.run.model, "results[0] has other weights; one model a table"
-            )
+            why = "results[0] has other weights; one model a table"
+            problems.add(f"results[{k}]: model", one.run.model, why)
 
 
 def _names(result: FlipSensitivity, by: By) -> np.ndarray:

@@ -100,9 +100,8 @@ def _check(a: Architecture, problems: Problems) -> None:
     if a.outputs and a.tied:
         problems.add("outputs", a.outputs, "0, or tied=False: a tied head has an output for each symbol")
     if isinstance(a.score_bias, Disentangled):
-        problems.add(
-            "score_bias", a.score_bias, "None, PositionSlopes or RelativeBias: others are read from folders"
-        )
+        remedy = "None, PositionSlopes or RelativeBias: others are read from folders"
+        problems.add("score_bias", a.score_bias, remedy)
     if isinstance(a.score_bias, PositionSlopes) and len(a.score_bias.slopes) != a.heads:
         problems.add("score_bias", a.score_bias, f"a slope for each of heads = {a.heads}")
     for angles in {one for one in a.rotary if one is not None}:

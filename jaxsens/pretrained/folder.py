@@ -68,9 +68,8 @@ class Folder:
         try:
             target = path.resolve()
             if not any(target.is_relative_to(allowed) for allowed in [root, *blobs]):
-                problems.add(
-                    argument, name, f"it leads out of the folder, to {target}; put the file itself there"
-                )
+                remedy = f"it leads out of the folder, to {target}; put the file itself there"
+                problems.add(argument, name, remedy)
                 return None
             found = path.is_file()
         except (OSError, RuntimeError) as error:  # a name too long, or links in a circle
@@ -291,8 +290,7 @@ def read_json(path: Path, problems: Problems) -> dict[str, Any]:
         problems.add("folder", str(path), f"not readable as JSON ({error}); download it again")
         return {}
     if not isinstance(table, dict):
-        problems.add(
-            "folder", str(path), f"it holds a {type(table).__name__}, not a table; download it again"
-        )
+        remedy = f"it holds a {type(table).__name__}, not a table; download it again"
+        problems.add("folder", str(path), remedy)
         return {}
     return table

@@ -304,9 +304,8 @@ def _check_installed() -> None:
         for name in ("safetensors", "tokenizers"):
             importlib.import_module(name)
     except ImportError as error:
-        raise InputError(
-            f'load_pretrained: {error.name} is not installed; run: pip install "jaxsens[pretrained]"'
-        ) from error
+        why = f'load_pretrained: {error.name} is not installed; run: pip install "jaxsens[pretrained]"'
+        raise InputError(why) from error
 
 
 def _family(options: Mapping[str, Any], problems: Problems) -> Family | None:
@@ -404,9 +403,8 @@ def _labels(table: Mapping[str, Any], problems: Problems) -> tuple[str, ...]:
         named = {str(k): f"LABEL_{k}" for k in range(count if isinstance(count, int) else 0)}
     found = [named.get(str(k)) for k in range(len(named))] if isinstance(named, dict) else []
     if not found or not all(isinstance(one, str) and one for one in found):
-        problems.add(
-            "config.json: id2label", named, "a table from the numbers 0, 1, 2 ... to names of labels"
-        )
+        remedy = "a table from the numbers 0, 1, 2 ... to names of labels"
+        problems.add("config.json: id2label", named, remedy)
         return ()
     return tuple(map(str, found))
 

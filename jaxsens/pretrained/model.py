@@ -184,9 +184,8 @@ class PretrainedModel(DescribedModel):
                 problems.add("text", text, "it has no tokens")
             if beyond := [one for one in ids if one >= self.architecture.symbols]:
                 symbol, largest = self.tokenizer.piece(beyond[0]), self.architecture.symbols - 1
-                problems.add(
-                    "text", text, f"{symbol!r} has the id {beyond[0]}; the model reads ids up to {largest}"
-                )
+                remedy = f"{symbol!r} has the id {beyond[0]}; the model reads ids up to {largest}"
+                problems.add("text", text, remedy)
             if len(ids) > self.max_length:
                 problems.add("text", text, f"{len(ids)} tokens; the model reads at most {self.max_length}")
         return ids
@@ -236,9 +235,8 @@ class PretrainedModel(DescribedModel):
                 remedy = f"one token; these are {len(ids)}: {pieces}. A token within a text often begins with a space"
                 problems.add("text", text, remedy)
             elif ids[0] == self.tokenizer.unknown and text != (name := self.tokenizer.vocabulary[ids[0]]):
-                problems.add(
-                    "text", text, f"a word that the tokenizer knows; it reads {name}, as any it does not"
-                )
+                why = f"a word that the tokenizer knows; it reads {name}, as any it does not"
+                problems.add("text", text, why)
         return ids[0]
 
     def output_of(self, wanted: int | str) -> tuple[int, str]:
@@ -251,9 +249,8 @@ class PretrainedModel(DescribedModel):
             known = dict(enumerate(self.labels))
             number = self.labels.index(wanted) if wanted in self.labels else wanted
             if number not in known:
-                raise InputError.of(
-                    "token", wanted, f"the labels are {', '.join(self.labels)}", subject="measure"
-                )
+                remedy = f"the labels are {', '.join(self.labels)}"
+                raise InputError.of("token", wanted, remedy, subject="measure")
             return int(number), known[int(number)]
         number = self.token_id(wanted) if isinstance(wanted, str) else wanted
         # A number beyond the logits is refused by the measure.

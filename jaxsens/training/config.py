@@ -290,9 +290,8 @@ class TrainConfig:
             if model.alphabet_size != symbols:
                 problems.add("model.alphabet_size", model.alphabet_size, f"{symbols}, the symbols of {name}")
             if model.logits != outputs:
-                problems.add(
-                    "model.logits", model.logits, f"{outputs} for the {self.task} of {name}, or None"
-                )
+                remedy = f"{outputs} for the {self.task} of {name}, or None"
+                problems.add("model.logits", model.logits, remedy)
             self._check_calls(problems)
             self._check_lengths(problems)
 

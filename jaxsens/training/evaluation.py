@@ -159,9 +159,8 @@ def _checked(
             symbols, wanted = len(language.alphabet), logits_of(language, task)
             if (config.alphabet_size, config.end_symbol) != (symbols, True):
                 found = f"{config.alphabet_size} symbols, end_symbol={config.end_symbol}"
-                problems.add(
-                    "subject", found, f"the {symbols} symbols of {language.name} and end_symbol=True"
-                )
+                why = f"the {symbols} symbols of {language.name} and end_symbol=True"
+                problems.add("subject", found, why)
             if config.logits != wanted:
                 problems.add("subject", f"logits={config.logits}", f"a model with {wanted} logits for {task}")
         inputs.length(n, problems, least)

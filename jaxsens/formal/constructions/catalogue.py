@@ -85,16 +85,14 @@ def construction(
     True
     """
     if not isinstance(name, str) or name not in names():
-        raise InputError.of(
-            "name", name, f"one of {', '.join(names())}; or compile_formula(text)", subject="construction"
-        )
+        remedy = f"one of {', '.join(names())}; or compile_formula(text)"
+        raise InputError.of("name", name, remedy, subject="construction")
     problems = Problems(f'construction "{name}"')
     known = _OPTIONS.get(name, ())
     for option, value in options.items():
         if option not in known:
-            problems.add(
-                option, value, f"its options are {', '.join(known)}" if known else "it has no options"
-            )
+            remedy = f"its options are {', '.join(known)}" if known else "it has no options"
+            problems.add(option, value, remedy)
     kept = {option: value for option, value in options.items() if option in known}
     common: dict[str, Any] = {"autoregressive": autoregressive, "dtype": dtype, "read": read}
     chosen = "temperature" if condition is None else condition
@@ -124,9 +122,8 @@ def _usable(condition: Any, problems: Problems, autoregressive: Any, dtype: Any,
     if condition is not None:
         problems.add("condition", condition, "leave it out: it has the options log_length and layer_norm")
     if autoregressive:
-        problems.add(
-            "autoregressive", autoregressive, "it is not future-masked, and its embedding i/N knows N"
-        )
+        remedy = "it is not future-masked, and its embedding i/N knows N"
+        problems.add("autoregressive", autoregressive, remedy)
     if read == "before-rounding":
         problems.add("read", read, '"output" or "everything": its logit is not rounded')
         read = "output"

@@ -184,9 +184,8 @@ def refuse(formula: logic.Formula, condition: Condition, problems: Problems) -> 
                 problems.note("autoregressive", remedy)
         for each in logic.predicates(formula):
             if each.needs_length:
-                problems.note(
-                    "autoregressive", f"{each} depends on the word's length; give another predicate"
-                )
+                why = f"{each} depends on the word's length; give another predicate"
+                problems.note("autoregressive", why)
     if condition.name in ("leftmost-hard", "rightmost-hard") and counts:
         problems.add(
             "condition",

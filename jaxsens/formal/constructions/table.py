@@ -123,9 +123,8 @@ def _of(
     if formula is None:
         formula, alphabet = named_formula(name).formula, named_formula(name).alphabet
     make = partial(compile_formula, formula, alphabet)
-    return TableCase(
-        name, alphabet, make, partial(evaluate_tokens, formula, alphabet=alphabet), word, conditions, at
-    )
+    truth = partial(evaluate_tokens, formula, alphabet=alphabet)
+    return TableCase(name, alphabet, make, truth, word, conditions, at)
 
 
 _KNOWING_N = (Condition("temperature"), Condition("unbounded"))
@@ -331,12 +330,7 @@ TABLES = {
     "Sensitivity": ("construction", "condition", "largest change", "its exponent", "exponent of the mean"),
     "Exactness": ("construction", "condition", "exact to, float32", "exact to, float64"),
     "Networks": (
-        "logic",
-        "construction",
-        "condition",
-        "by",
-        "temperature",
-        "embeddings",
+        *("logic", "construction", "condition", "by", "temperature", "embeddings"),
         "layers, heads, width",
     ),
 }
@@ -461,7 +455,5 @@ def _exact(found: Exactness | None) -> str:
     if found is None:
         return "not promised"
     predicted = f"{found.predicted}" if found.predicted < 10**6 else f"{found.predicted:.1e}"
-    measured = (
-        f"{found.longest} and more" if found.inexact is None else f"{found.longest}, not {found.inexact}"
-    )
-    return f"{measured} ({re.sub('e[+]0?', 'e', predicted)})"
+    beyond = " and more" if found.inexact is None else f", not {found.inexact}"
+    return f"{found.longest}{beyond} ({re.sub('e[+]0?', 'e', predicted)})"

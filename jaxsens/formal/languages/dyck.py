@@ -133,9 +133,8 @@ class Dyck(Language):
                 problems.add("log_probabilities", log_probabilities, "an array of numbers")
             elif values.shape != (*choice.kind.shape, self.outcomes):
                 wanted = (*choice.kind.shape, self.outcomes)
-                problems.add(
-                    "log_probabilities' shape", values.shape, f"one number for each outcome, {wanted}"
-                )
+                remedy = f"one number for each outcome, {wanted}"
+                problems.add("log_probabilities' shape", values.shape, remedy)
         closing = values.astype(np.float64)[choice.hard, self.kinds : 2 * self.kinds]
         right = np.take_along_axis(closing, choice.kind[choice.hard][:, None], axis=-1)[:, 0]
         possible = right > -np.inf

@@ -71,9 +71,8 @@ def language(name: str | Formula, alphabet: Sequence[str] | None = None, **optio
     known = {_OPTIONS.get((made, field.name), field.name): field for field in fields}
     for option, value in options.items():
         if option not in known:
-            problems.add(
-                option, value, f"no option of this language, which has: {', '.join(known) or 'none'}"
-            )
+            remedy = f"no option of this language, which has: {', '.join(known) or 'none'}"
+            problems.add(option, value, remedy)
     for option, field in known.items():
         if field.default is dataclasses.MISSING and option not in options:
             problems.note(option, "is missing")

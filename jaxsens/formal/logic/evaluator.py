@@ -94,9 +94,8 @@ def checked_formula(
         return None, given
     for name in symbols(formula) if given else ():
         if name not in given:
-            problems.note(
-                "formula", f"{Symbol(name)}: the alphabet {', '.join(map(repr, given))} has no {name!r}"
-            )
+            why = f"{Symbol(name)}: the alphabet {', '.join(map(repr, given))} has no {name!r}"
+            problems.note("formula", why)
     return formula, given
 
 

@@ -250,9 +250,8 @@ def named_formula(name: str) -> NamedFormula:
         InputError: Listing the names, if there is no such entry.
     """
     if name not in LIBRARY:
-        raise InputError.of(
-            "name", name, f"the library has {', '.join(LIBRARY)}; read a text with parse()", subject="formula"
-        )
+        remedy = f"the library has {', '.join(LIBRARY)}; read a text with parse()"
+        raise InputError.of("name", name, remedy, subject="formula")
     return LIBRARY[name]
 
 

@@ -93,9 +93,8 @@ def typed_windows(options: Options, width: int | None, full: Callable[[int], boo
         return tuple(None if full(k) else width for k in range(layers))
     kinds = options.entries("layer_types", {"full_attention": 0, "sliding_attention": 1}, layers)
     if any(kinds) and width is None:
-        options.refuse(
-            "layer_types", "sliding_attention needs sliding_window (and use_sliding_window = true)"
-        )
+        remedy = "sliding_attention needs sliding_window (and use_sliding_window = true)"
+        options.refuse("layer_types", remedy)
     return tuple(width if kind else None for kind in kinds)
 
 

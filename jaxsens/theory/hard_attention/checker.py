@@ -142,9 +142,8 @@ def _judged(
         made, compared = _Layer(restriction, model, k, table, problems).verify(claimed)
         cases, comparisons = cases + len(claimed), comparisons + compared
         if made is not None and not made.rows.largest <= largest:
-            problems.append(
-                f"layer {k}: numbers may exceed {largest:.4g}, the largest of {model.config.dtype}"
-            )
+            why = f"layer {k}: numbers may exceed {largest:.4g}, the largest of {model.config.dtype}"
+            problems.append(why)
         if made is None or len(problems) > before:
             break  # what follows would rest on it
         table = made
@@ -175,9 +174,8 @@ def _usable(restriction: Restriction, model: Transformer, problems: list[str]) -
     elif not 0 <= readout < len(values):
         problems.append(f"the readout position is not among the {len(values)} positions")
     if len(restriction.certificate.layers) != config.layers:
-        problems.append(
-            f"{len(restriction.certificate.layers)} layers are certified, the model has {config.layers}"
-        )
+        why = f"{len(restriction.certificate.layers)} layers are certified, the model has {config.layers}"
+        problems.append(why)
     if ((values < FREE) | (values >= config.vocabulary_size)).any():
         problems.append(f"values are symbols below {config.vocabulary_size}, or {FREE}")
     symbols, known = restriction.symbols, set(range(config.vocabulary_size))
@@ -315,9 +313,8 @@ class _Layer:
                 self.problems.append(f"{where}: winners of {len(case.keys)} heads for {heads}")
             for key in sorted({key for keys in case.keys for key in keys}):
                 if not len(self.below.settled(key, known)):
-                    self.problems.append(
-                        f"{where}: the conditions do not settle the value of the winner {key}"
-                    )
+                    why = f"{where}: the conditions do not settle the value of the winner {key}"
+                    self.problems.append(why)
         seen: set[int] = set()
         for row, cases in of_row.items():
             if not _is_partition(cases, self.restriction.symbols):
@@ -328,9 +325,8 @@ class _Layer:
                 seen |= set(visible_keys(self.model.config.layer(self.k).mask, n, row))
         missing = sorted(seen - set(self.below.of_row))
         if missing:
-            self.problems.append(
-                f"layer {self.k}: rows {missing[:10]} can be seen and are not certified below"
-            )
+            why = f"layer {self.k}: rows {missing[:10]} can be seen and are not certified below"
+            self.problems.append(why)
         return len(self.problems) == before
 
     def _verify_head(

@@ -434,9 +434,8 @@ def misclassified_pair(
     problems.raise_if_any()
     n = inputs.length(n, problems, least=2 + end_symbol)
     if n and language == "dyck-1" and (n - end_symbol) % 2:
-        problems.add(
-            "n", n, "a length at which words have an even number of symbols: others are never balanced"
-        )
+        remedy = "a length at which words have an even number of symbols: others are never balanced"
+        problems.add("n", n, remedy)
     if end_symbol and config is not None and not config.end_symbol:
         problems.add("end_symbol", end_symbol, "a model whose config has end_symbol=True")
     problems.raise_if_any()

@@ -60,9 +60,8 @@ def largest_word(
     outputs = _outputs(problem, progress)
     if not np.all(np.isfinite(outputs)):
         word = _words(problem.space, np.flatnonzero(~np.isfinite(outputs).all(axis=1))[:1])[0]
-        raise InputError.note(
-            "model", f"the output is not finite on the word {word.tolist()}; use smaller weights"
-        )
+        why = f"the output is not finite on the word {word.tolist()}; use smaller weights"
+        raise InputError.note("model", why)
     return _words(problem.space, np.array([np.argmax(_largest(problem, outputs))]))[0]
 
 

@@ -126,9 +126,8 @@ def search_space(
     kept = {*held, model.position_read(n)}
     flipped = np.array([position for position in range(n) if position not in kept], int)
     if n and not len(flipped):
-        remedy = (
-            "nothing to flip: neither the readout position nor fixed ones are flipped; leave another one free"
-        )
+        kept_out = "neither the readout position nor fixed ones are flipped"
+        remedy = f"nothing to flip: {kept_out}; leave another one free"
         problems.add("fixed" if held else "n", fixed if held else n, remedy)
     start_words = np.zeros((0, n), np.int32)
     if start is not None and n and len(alphabet):

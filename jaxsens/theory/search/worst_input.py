@@ -203,9 +203,8 @@ def worst_input(
         n = inputs.length(n, problems)
         model = model.reading(readout, n, problems)
         if str(model.readout).startswith(LAST_OTHER):
-            problems.add(
-                "readout", model.readout, f"a row that moves with the word; give {max((n or 1) - 1, 0)}"
-            )
+            why = f"a row that moves with the word; give {max((n or 1) - 1, 0)}"
+            problems.add("readout", model.readout, why)
         if not isinstance(search, Search | None):
             problems.add("search", search, "jaxsens.theory.Search(restarts=4), or None")
         search = search if isinstance(search, Search) else Search()

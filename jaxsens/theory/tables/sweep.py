@@ -77,10 +77,8 @@ class Bounds(RecordTable):
         for name, source in sources.items():
             longest = _longest_certified(source) if self.certified else None
             if longest is not None and max(lengths, default=0) > longest:
-                remedy = (
-                    f'beyond {longest}, the longest that a bound of variant "{name}" can be certified for'
-                )
-                remedy += ": leave it out, or give [bounds] certified = false"
+                limit = f'{longest}, the longest that a bound of variant "{name}" can be certified for'
+                remedy = f"beyond {limit}: leave it out, or give [bounds] certified = false"
                 problems.add("lengths", max(lengths), remedy)
         if measure is None:
             return
@@ -92,9 +90,8 @@ class Bounds(RecordTable):
             )
             problems.add("measure.measure", norm.kind, remedy)
         if not isinstance(flips, Substitute):
-            problems.add(
-                "measure.flips", flips.kind, "[bounds] are those of replaced symbols: leave the table out"
-            )
+            remedy = "[bounds] are those of replaced symbols: leave the table out"
+            problems.add("measure.flips", flips.kind, remedy)
         elif flips.drawing(None) != Substitute() and (self.worst or self.certified):
             remedy = (
                 "[bounds] searches and certifies all symbols at all positions but the one that is read: leave it out, "
@@ -218,9 +215,8 @@ def _longest_certified(source: ModelSource) -> int | None:
 def _certified(model: Any, point: Point) -> dict[str, Any]:
     found = certified_bound(model, point.n, measure=point.measure.measure, fixed=_fixed(point))
     if not math.isfinite(found.value):
-        raise InputError(
-            "the certified bound is infinite: the parameters are so large that intervals overflow"
-        )
+        why = "the certified bound is infinite: the parameters are so large that intervals overflow"
+        raise InputError(why)
     return {"certified": found.value}
 
 
