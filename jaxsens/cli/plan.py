@@ -269,15 +269,14 @@ def job_file(plan: Plan, path: Path, config: Path, options: Sequence[str] = ()) 
             r"(?<=^out=\$\{2:)\?.*(?=\})": f"-results/{config.stem}",
         }
     else:
+        lines = (f"{12 * ' '}- {json.dumps(word)}\n" for word in options)
         changes = {
             SHARDS: f"{shards}",
             r"cluster/kubernetes_indexed_job\.yaml": name,
             r"configs/cluster\.toml": f"{config}",
             r"^(?=  completionMode:)": f"  activeDeadlineSeconds: {600 * plan.minutes}\n",
             r"(?<=image: jaxsens:)latest": "tpu" if tpu else "cuda13",
-            r"^(?= +- --compilation-cache$)": "".join(
-                f"{12 * ' '}- {json.dumps(word)}\n" for word in options
-            ),
+            r"^(?= +- --compilation-cache$)": "".join(lines),
         }
         if tpu is None:
             changes[r'# nvidia\.com/gpu: "1"'] = f'nvidia.com/gpu: "{count}"'

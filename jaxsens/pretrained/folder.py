@@ -185,9 +185,8 @@ class Folder:
             problems.add(f"{INDEX}: weight_map", table, "a table from the names of tensors to those of files")
             return [], {}
         absent = f"{INDEX} names it: download the model again"
-        paths = [
-            self.file(one, problems, named_by=INDEX, absent=absent) for one in dict.fromkeys(table.values())
-        ]
+        files = dict.fromkeys(table.values())
+        paths = [self.file(one, problems, named_by=INDEX, absent=absent) for one in files]
         return [path for path in paths if path is not None], table
 
     def _no_weights(self, names: list[str]) -> str:

@@ -141,9 +141,8 @@ def _constants_of_layer(
     bound, log_query, log_key = _score_constants(layer, parameters, log_z)
     log_inverse = log(rules.inverse_temperatures(layer, n, dtype))
     with np.errstate(over="ignore"):
-        a = np.exp(times(plus(bound[:, None], log(_added(layer, parameters, n, dtype))), log_inverse)) * (
-            1 + OUTWARD
-        )
+        bound = plus(bound[:, None], log(_added(layer, parameters, n, dtype)))
+        a = np.exp(times(bound, log_inverse)) * (1 + OUTWARD)
     log_query, log_key = (times(of[:, None], log_inverse) for of in (log_query, log_key))
     mask: Any = layer.mask  # of those that have a rule
     constants = LayerConstants(

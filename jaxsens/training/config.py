@@ -369,9 +369,8 @@ class TrainConfig:
     def table(self) -> dict[str, Any]:
         """The whole config with every default written out, as JSON values that `from_table` reads."""
         network = {key: value for key, value in plain(self.model).items() if key not in ("type", *DERIVED)}
-        tables = {
-            name: asdict(getattr(self, name)) for name in ("optimiser", "data", "evaluation", "checkpoint")
-        }
+        names = ("optimiser", "data", "evaluation", "checkpoint")
+        tables = {name: asdict(getattr(self, name)) for name in names}
         return {
             "task": self.task,
             "seed": self.seed,

@@ -254,9 +254,8 @@ def _resolved(kind: str, linear: int, condition: str, autoregressive: bool, dtyp
             return int(linear ** (2 / 3)) if dtype == "float64" else linear
         case "nearest" | "sign", _:
             return quadratic if autoregressive and dtype == "float64" else linear
-    raise no_rule(
-        "exact_length", "head", kind, ("average", "exists", "match", "table", "nearest", "sign", "centre")
-    )
+    known = ("average", "exists", "match", "table", "nearest", "sign", "centre")
+    raise no_rule("exact_length", "head", kind, known)
 
 
 def _counted(number: int, noun: str) -> str:
@@ -327,9 +326,8 @@ def compile_formula(
         table_row=conditions.table_row(checked),
         exact=wanted.promises or not used,
     )
-    return make(
-        builder.network, wanted.weighting(conditions.power(checked, wanted)), dtype, output, read, promise
-    )
+    weighting = wanted.weighting(conditions.power(checked, wanted))
+    return make(builder.network, weighting, dtype, output, read, promise)
 
 
 def translate(builder: Builder, formula: logic.Formula) -> Affine:

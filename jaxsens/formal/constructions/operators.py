@@ -136,9 +136,8 @@ def predicate(builder: Builder, formula: CountPredicate, counted: Affine) -> Aff
     ratio, inverse = builder.ratio(direction, counted), builder.inverse(direction)
     sharpness = max(KAPPA, lookup_sharpness(1))
     pairs = builder.table(ratio, inverse, sharpness)
-    found = builder.look_up(
-        pairs, predicate_embedding(builder, theta), lookup_value_error(sharpness), sharpness
-    )
+    wanted = predicate_embedding(builder, theta)
+    found = builder.look_up(pairs, wanted, lookup_value_error(sharpness), sharpness)
     none = _is_zero(builder, direction, counted, sharpness)
     if theta.needs_length:
         # theta_n(0) may depend on n: it is a component of its own, the same at every position.

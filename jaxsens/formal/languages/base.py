@@ -140,9 +140,8 @@ class Language(ABC):
             InputError: Also if words of more than 2^20 symbols have a probability above 1e-12 and there is no
                 `longest`, and if no word is as short as `longest`.
         """
-        count, most = self._checked_sampling(
-            generator, count=count, longest=0 if longest is None else longest
-        )
+        given = 0 if longest is None else longest
+        count, most = self._checked_sampling(generator, count=count, longest=given)
         lengths = draw(self._lengths_to_draw(None if longest is None else most), count, generator)
         tokens = np.full((count, int(lengths.max(initial=0))), self.end, np.int32)
         for length in np.unique(lengths):

@@ -77,9 +77,8 @@ class Dyck(Language):
         """Whatever the state, the entropy is h(p) + p log k: whether to open, and which kind. What closes is known."""
         heights, law = self.height_law(n)
         balanced = float(law[heights == 0].sum())
-        return np.arange(self.kinds + 1), np.append(
-            balanced, np.full(self.kinds, (1 - balanced) / self.kinds)
-        )
+        of_kinds = np.full(self.kinds, (1 - balanced) / self.kinds)
+        return np.arange(self.kinds + 1), np.append(balanced, of_kinds)
 
     def closing_choice_probability(self, n: int) -> float:
         """P0(n), the probability that a prefix of n symbols ends in a closing bracket and is not balanced. Exact, O(n).

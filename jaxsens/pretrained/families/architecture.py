@@ -465,9 +465,8 @@ class PublishedTransformer(Layered):
             case RelativeBias() as relative:
                 return parameters["score_bias"][relative.bucket(key - query), head]
             case other:
-                raise no_rule(
-                    "attention", "score_bias", other, ("PositionSlopes", "RelativeBias", "Disentangled")
-                )
+                known = ("PositionSlopes", "RelativeBias", "Disentangled")
+                raise no_rule("attention", "score_bias", other, known)
 
     def merge(self, parameters: Any, layer: int, row: Row, attended: Attended) -> Row:
         a, own = self.architecture, parameters["layers"][layer]

@@ -328,9 +328,8 @@ class Family:
             for part, (inputs, outputs, _) in _of_rows(a, experts.hidden).items():
                 for e in range(experts.number):
                     name = f"{layer}.{self.expert[part].format(e)}.weight"
-                    yield Tensor(
-                        ("layers", k, part, "matrix", e), (name,), (outputs, inputs), transposed=True
-                    )
+                    place = ("layers", k, part, "matrix", e)
+                    yield Tensor(place, (name,), (outputs, inputs), transposed=True)
 
     def _head_norm(self, a: Architecture, place: Place, name: str) -> Iterator[Tensor]:
         """The tensors of the normalisation of queries or keys: one of all heads, or of each."""

@@ -141,9 +141,8 @@ def check_narrow(found: Mapping[Tensor, StoredTensor], problems: Problems) -> No
     """Adds an error if a matrix that is to be kept in bfloat16 is not stored so."""
     others = [one for tensor, one in found.items() if may_be_narrow(tensor.place) and one.dtype != "BF16"]
     if others:
-        remedy = (
-            f'it keeps weights as they are stored, and {others[0].name} is {others[0].dtype}; give "float32"'
-        )
+        wide = f"{others[0].name} is {others[0].dtype}"
+        remedy = f'it keeps weights as they are stored, and {wide}; give "float32"'
         problems.add("dtype", NARROW, remedy)
 
 

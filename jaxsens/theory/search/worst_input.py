@@ -219,9 +219,8 @@ def worst_input(
         if devices.group is not None:
             words = alphabet.tolist(), space.fixed, space.start_words.tolist()
             how = search.exact, search.restarts, search.budget, search.seed
-            devices.agree(
-                (fingerprint(problem.model, space.n), problem.choice.name, norm.table(), *words, *how)
-            )
+            measured = fingerprint(problem.model, space.n), problem.choice.name, norm.table()
+            devices.agree((*measured, *words, *how))
         first = space.word(np.full((1, len(space.free)), space.alphabet[0]))
         passed = forward_pass(problem.model, first, problem.engine, problem.parameters, devices)
         if (message := unreliable(problem.model, space.n, passed, problem.engine.widens)) is not None:
