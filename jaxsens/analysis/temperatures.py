@@ -13,13 +13,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 from numpy.typing import ArrayLike
 
-from jaxsens.analysis.statistics import (
-    RowScores,
-    mean_of_known,
-    over_blocks,
-    reduced_layers,
-    visible_attention,
-)
+from jaxsens.analysis import statistics
 from jaxsens.core.base.errors import InputError, check_fits, collecting, no_rule
 from jaxsens.core.base.inputs import checked_number
 from jaxsens.core.base.programs import compiled, numerics, versions
@@ -176,7 +170,7 @@ class CriticalTemperatures:
         import pandas as pd
 
         layer, head = np.indices(self.beta.shape[:2]).reshape(2, -1)
-        share = mean_of_known(np.where(self.beta > 0, self.beta < 1, np.nan))
+        share = statistics.mean_of_known(np.where(self.beta > 0, self.beta < 1, np.nan))
         columns = {"median": self.quantile(0.5).ravel(), "concentrated": share.ravel()}
         return pd.DataFrame({"layer": layer, "head": head, **columns})
 
@@ -209,7 +203,7 @@ def critical_temperatures(model: Any, tokens: Any) -> CriticalTemperatures:
     (1, 4, 4)
     """
     tokens, model = encoded(model, tokens), as_model(model)
-    attending, layers = visible_attention(model, NAME)
+    attending, layers = statistics.visible_attention(model, NAME)
     for layer in layers:
         if not isinstance(layer.weighting, SOFTMAXES):
             raise no_rule(NAME, "weighting", layer.weighting, SOFTMAXES)
@@ -219,11 +213,13 @@ def critical_temperatures(model: Any, tokens: Any) -> CriticalTemperatures:
             n = words.shape[1]
             needed, what = sum(layer.heads for layer in layers) * n * 8, "the table of every row"
             check_fits("tokens", f"length {n}", needed, what, "give a shorter input", problems)
-    found = reduced_layers(NAME, model, attending, words[0], ("beta",), _criticals)
+    found = statistics.reduced_layers(NAME, model, attending, words[0], ("beta",), _criticals)
     return CriticalTemperatures(found["beta"].astype(np.float64), words[0], model.dtype, versions())
 
 
-def _criticals(weighting: Weighting, rows: RowScores, heads: int, n: int, option: None) -> dict[str, Array]:
+def _criticals(
+    weighting: Weighting, rows: statistics.RowScores, heads: int, n: int, option: None
+) -> dict[str, Array]:
     def of_block(s: Array, seen: Array, new: Array) -> tuple[dict[str, Array], dict[str, Array]]:
         del new
         seen = jnp.broadcast_to(seen, s.shape)
@@ -232,4 +228,4 @@ def _criticals(weighting: Weighting, rows: RowScores, heads: int, n: int, option
         finite = jnp.all(~seen | (s < jnp.inf), axis=-1) & known
         return {"beta": critical_of_rows(s, seen), "finite": finite}, {}
 
-    return over_blocks(rows, heads, n, of_block)
+    return statistics.over_blocks(rows, heads, n, of_block)

@@ -92,9 +92,8 @@ class Folder:
             merge = "merge it into its base model with peft's `merge_and_unload()`, and save that"
             absent = f"it is an adapter, not a model; {merge}"
             if CONFIG in names:
-                aside = (
-                    "or, for the model without it, move adapter_config.json and its weights out of the folder"
-                )
+                away = "move adapter_config.json and its weights out of the folder"
+                aside = f"or, for the model without it, {away}"
                 problems.add("folder", "adapter_config.json", f"adapters are not applied: {merge}; {aside}")
         if (self.path / "snapshots").is_dir():
             absent = "it is the hub's cache of a model; give a folder within its snapshots"

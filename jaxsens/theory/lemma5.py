@@ -273,11 +273,8 @@ def _over_visible(
     """log of the largest entry, and of the sum of the entries, that each row sees. O(n); of windows, O(n width)."""
     if start.any() and (stop < len(logs)).any():  # windows: neither the first keys nor the last ones
         spans = [logs[a:b] for a, b in zip(start, stop, strict=True)]
-        found = [
-            (np.max(span), np.logaddexp.reduce(span)) if len(span) else (-np.inf, -np.inf) for span in spans
-        ]
-        largest, total = zip(*found, strict=True)
-        return np.array(largest), np.array(total)
+        largest = np.array([np.max(span, initial=-np.inf) for span in spans])
+        return largest, np.array([np.logaddexp.reduce(span, initial=-np.inf) for span in spans])
     if start.any():  # the visible keys are the last ones, not the first: count from the end
         largest, total = _over_visible(np.zeros_like(start), (len(logs) - start)[::-1], logs[::-1])
         return largest[::-1], total[::-1]

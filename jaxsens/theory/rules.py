@@ -303,9 +303,8 @@ def log_layer_norm(epsilon: float, norm: NormParameters | None, log_input: float
     scale, bias = np.asarray(norm.scale, np.float64), np.asarray(norm.bias)
     log_scale, log_steepest = log(np.abs(scale).max() * (1 + OUTWARD)), -0.5 * float(log(epsilon))
     size = min(0.5 * math.log(len(scale)), float(times(log_input, log_steepest)))
-    return float(times(log_scale, log_steepest)), float(
-        plus(times(log_scale, size), log(operator_norm(bias)))
-    )
+    log_bound = plus(times(log_scale, size), log(operator_norm(bias)))
+    return float(times(log_scale, log_steepest)), float(log_bound)
 
 
 def largest_embedding(config: TransformerConfig, parameters: TransformerParameters, n: int) -> float:

@@ -13,18 +13,8 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 from pydantic import PlainValidator, ValidationInfo
 
-from jaxsens.core.base import inputs
+from jaxsens.core.base import inputs, strict
 from jaxsens.core.base.errors import InputError, Problems, collecting
-from jaxsens.core.base.strict import (
-    Count,
-    Positive,
-    checked_by,
-    config,
-    field_errors,
-    read_table,
-    read_toml,
-    typed_arguments,
-)
 from jaxsens.core.models.parts.masks import MASKS, mask_of
 from jaxsens.core.models.transformer.config import TransformerConfig
 from jaxsens.core.models.transformer.module import check_runs, plain, read_config
@@ -34,7 +24,7 @@ from jaxsens.training.baselines import ConvolutionConfig, LSTMConfig, RNNConfig
 TrainableConfig = TransformerConfig | LSTMConfig | RNNConfig | ConvolutionConfig
 """The configs of the networks that can be trained."""
 
-NotNegative = Annotated[float, checked_by(inputs.number, least=0, below=float("inf"))]
+NotNegative = Annotated[float, strict.checked_by(inputs.number, least=0, below=float("inf"))]
 
 
 def _range(name: str, value: Any, problems: Problems) -> tuple[int, int]:
@@ -55,15 +45,15 @@ def _lengths(name: str, value: Any, problems: Problems) -> tuple[int, ...]:
     return ()
 
 
-@config
+@strict.config
 class Stage:
     """From the step `step` on, no input has more than `longest` symbols."""
 
-    step: Count
-    longest: Positive
+    step: strict.Count
+    longest: strict.Positive
 
 
-@config
+@strict.config
 class DataConfig:
     """What is trained on.
 
@@ -80,11 +70,11 @@ class DataConfig:
             the first has less noise.
     """
 
-    lengths: Annotated[tuple[int, int], checked_by(_range)] = (1, 64)
-    distinct: Positive = 4
-    spacing: Positive = 1
-    batch: Positive = 64
-    steps_per_call: Positive = 10
+    lengths: Annotated[tuple[int, int], strict.checked_by(_range)] = (1, 64)
+    distinct: strict.Positive = 4
+    spacing: strict.Positive = 1
+    batch: strict.Positive = 64
+    steps_per_call: strict.Positive = 10
     curriculum: tuple[Stage, ...] = ()
     targets: Literal["exact", "sampled"] = "exact"
 
@@ -130,7 +120,7 @@ class DataConfig:
         return tuple(sorted({n for n in spaced if n < longest} | {longest}))
 
 
-@config
+@strict.config
 class OptimiserConfig:
     """AdamW and its schedule.
 
@@ -143,10 +133,10 @@ class OptimiserConfig:
         weight_decay: decoupled; of matrices and embeddings, not of biases and normalisation.
     """
 
-    steps: Positive
-    learning_rate: Annotated[float, checked_by(inputs.number, above=0, below=float("inf"))] = 1e-3
+    steps: strict.Positive
+    learning_rate: Annotated[float, strict.checked_by(inputs.number, above=0, below=float("inf"))] = 1e-3
     schedule: Literal["warmup-cosine", "constant"] = "warmup-cosine"
-    warmup: Count = 0
+    warmup: strict.Count = 0
     clip: NotNegative = 1.0
     weight_decay: NotNegative = 0.0
 
@@ -156,7 +146,7 @@ class OptimiserConfig:
                 problems.add("warmup", self.warmup, f"fewer than steps = {self.steps}")
 
 
-@config
+@strict.config
 class EvaluationConfig:
     """What is measured during training: at step 0, every `every` steps and at the end.
 
@@ -166,9 +156,9 @@ class EvaluationConfig:
         words: the number of words at each length, the same every time.
     """
 
-    every: Count = 500
-    lengths: Annotated[tuple[int, ...], checked_by(_lengths)] = (16, 64)
-    words: Annotated[int, checked_by(inputs.count, least=2)] = 64
+    every: strict.Count = 500
+    lengths: Annotated[tuple[int, ...], strict.checked_by(_lengths)] = (16, 64)
+    words: Annotated[int, strict.checked_by(inputs.count, least=2)] = 64
 
     def __post_init__(self) -> None:
         with collecting("EvaluationConfig") as problems:
@@ -176,7 +166,7 @@ class EvaluationConfig:
                 problems.add("lengths", self.lengths, "at least one length")
 
 
-@config
+@strict.config
 class CheckpointConfig:
     """When checkpoints are written, besides the one at the end.
 
@@ -185,8 +175,8 @@ class CheckpointConfig:
         keep: the number of checkpoints kept, the newest ones.
     """
 
-    every: Positive = 500
-    keep: Positive = 2
+    every: strict.Positive = 500
+    keep: strict.Positive = 2
 
 
 Task = Literal["prediction", "recognition"]
@@ -221,7 +211,7 @@ def _model(value: Any, info: ValidationInfo) -> Any:
     """The network's config; where the language has errors, checked with a stand-in for its alphabet."""
     if isinstance(value, TrainableConfig):
         return value
-    with field_errors() as problems:
+    with strict.field_errors() as problems:
         if not isinstance(value, dict) or info.context is None:
             problems.add("model", value, "the table, or the config, of a network")
             return None
@@ -241,7 +231,7 @@ def _model(value: Any, info: ValidationInfo) -> Any:
     return made
 
 
-@config
+@strict.config
 class TrainConfig:
     """Everything that determines a training.
 
@@ -271,14 +261,14 @@ class TrainConfig:
     20
     """
 
-    language: Annotated[Language, checked_by(_language)]
+    language: Annotated[Language, strict.checked_by(_language)]
     model: Annotated[TrainableConfig, PlainValidator(_model)]
     optimiser: OptimiserConfig
     data: DataConfig = field(default_factory=DataConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     task: Task = "prediction"
-    seed: Count = 0
+    seed: strict.Count = 0
 
     def __post_init__(self) -> None:
         outputs, name = logits_of(self.language, self.task), self.language.name
@@ -343,18 +333,18 @@ class TrainConfig:
         return len(self.language.alphabet)
 
     @classmethod
-    @typed_arguments
+    @strict.typed_arguments
     def from_toml(cls, path: str | os.PathLike[str]) -> TrainConfig:
         """Reads and checks a config file.
 
         Raises:
             InputError: if the file cannot be read, is not TOML, or has errors: all of them, with their paths.
         """
-        _, raw = read_toml(path, "path")
+        _, raw = strict.read_toml(path, "path")
         return cls.from_table(raw, str(path))
 
     @classmethod
-    @typed_arguments
+    @strict.typed_arguments
     def from_table(cls, table: Mapping[str, Any], subject: str = "config") -> TrainConfig:
         """The config of a table as TOML or `table` gives it.
 
@@ -362,7 +352,9 @@ class TrainConfig:
             InputError: which begins with `subject` and lists errors with their paths, as the class does.
         """
         problems = Problems(subject)
-        made = read_table(cls, {"model": {}, **table}, (), problems, task=table.get("task", "prediction"))
+        made = strict.read_table(
+            cls, {"model": {}, **table}, (), problems, task=table.get("task", "prediction")
+        )
         problems.raise_if_any()
         return cast("TrainConfig", made)
 

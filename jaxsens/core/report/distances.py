@@ -336,9 +336,8 @@ def _panel(distances: Distances, variant: str, styles: Mapping[int, LineStyle]) 
         lines.append(measured_line(rows, variant, "mean", f"n = {n}", style))
     places = sorted({place for line in lines for place in line.values})
     farthest = max(places)
-    ticks = [
-        place for place in (READ_AT, 1, *(4.0**k for k in range(1, 12))) if places[0] <= place <= farthest
-    ]
+    marks = (READ_AT, 1, *(4.0**k for k in range(1, 12)))
+    ticks = [place for place in marks if places[0] <= place <= farthest]
     return Panel(
         title=variant,
         y_label=change_label(distances.norm, "mean "),

@@ -15,16 +15,7 @@ from jaxtyping import Bool, Int
 from jaxsens.core.base.errors import InputError, Problems, Written, collecting, no_rule
 from jaxsens.core.base.inputs import array_of
 from jaxsens.core.base.strict import typed_arguments
-from jaxsens.formal.logic import formulas
-from jaxsens.formal.logic.counting import (
-    Count,
-    CountComparison,
-    CountLeft,
-    CountPredicate,
-    CountRight,
-    PositionPredicate,
-    Predicate,
-)
+from jaxsens.formal.logic import counting, formulas
 from jaxsens.formal.logic.formulas import Formula, Symbol, subformulas
 from jaxsens.formal.logic.parser import parse
 
@@ -42,13 +33,17 @@ def symbols(formula: Formula) -> tuple[str, ...]:
 
 
 @typed_arguments
-def predicates(formula: Formula) -> tuple[Predicate, ...]:
+def predicates(formula: Formula) -> tuple[counting.Predicate, ...]:
     """The distinct numerical predicates, of positions and of counts.
 
     >>> [str(one) for one in predicates(parse("odd & mod(3, 1, #L[Q_a])"))]
     ['odd', 'mod(3, 1)']
     """
-    parts = (part for part in subformulas(formula) if isinstance(part, PositionPredicate | CountPredicate))
+    parts = (
+        part
+        for part in subformulas(formula)
+        if isinstance(part, counting.PositionPredicate | counting.CountPredicate)
+    )
     return tuple(dict.fromkeys(part.predicate for part in parts))
 
 
@@ -67,9 +62,9 @@ def operators_of(part: Formula) -> frozenset[str]:
     match part:
         case formulas.Yesterday() | formulas.Next() | formulas.Since() | formulas.Until():
             return frozenset({part.notation.sign})
-        case CountComparison():
+        case counting.CountComparison():
             return part.directions
-        case CountPredicate():
+        case counting.CountPredicate():
             return frozenset({part.count.sign})
     return frozenset()
 
@@ -185,14 +180,14 @@ def _one(part: Formula, children: list[Truth], tokens: np.ndarray, alphabet: Seq
             return since(*children)
         case formulas.Until():
             return since(children[0][..., ::-1], children[1][..., ::-1])[..., ::-1]
-        case PositionPredicate(predicate):
+        case counting.PositionPredicate(predicate):
             return np.broadcast_to(np.array(predicate.table(length))[1:], tokens.shape)
-        case CountComparison(terms, constant):
+        case counting.CountComparison(terms, constant):
             total = np.full(tokens.shape, constant, dtype=np.int64)
             for (weight, term), child in zip(terms, children, strict=True):
                 total += weight * count(term, child)
             return part.holds(total)
-        case CountPredicate(predicate, term):
+        case counting.CountPredicate(predicate, term):
             return np.array(predicate.table(length))[count(term, children[0])]
     raise no_rule("evaluate", "formula", part)
 
@@ -212,11 +207,11 @@ def since(left: Truth, right: Truth) -> Truth:
     return result
 
 
-def count(term: Count, truth: Truth) -> Int[np.ndarray, "*words n"]:
+def count(term: counting.Count, truth: Truth) -> Int[np.ndarray, "*words n"]:
     """#L: at how many j <= i `truth` holds; #R: at how many j >= i."""
     match term:
-        case CountLeft():
+        case counting.CountLeft():
             return np.cumsum(truth, axis=-1, dtype=np.int64)
-        case CountRight():
+        case counting.CountRight():
             return np.cumsum(truth[..., ::-1], axis=-1, dtype=np.int64)[..., ::-1]
     raise no_rule("evaluate", "count", term)

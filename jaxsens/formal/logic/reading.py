@@ -29,19 +29,7 @@ from jaxsens.core.base import inputs
 from jaxsens.core.base.errors import InputError, collecting, no_rule
 from jaxsens.core.base.inputs import checked_count
 from jaxsens.core.base.strict import typed_arguments
-from jaxsens.formal.logic import formulas
-from jaxsens.formal.logic.counting import (
-    EVEN,
-    EXACTLY,
-    FIRST,
-    LAST,
-    MODULO,
-    ODD,
-    CountComparison,
-    CountPredicate,
-    PositionPredicate,
-    Predicate,
-)
+from jaxsens.formal.logic import counting, formulas
 from jaxsens.formal.logic.evaluator import operators_of, symbols
 from jaxsens.formal.logic.formulas import Formula, shortened, subformulas
 
@@ -151,11 +139,12 @@ class Reading:
         return found
 
 
-_REMEMBERING = formulas.Yesterday | formulas.Since | PositionPredicate | CountComparison | CountPredicate
+_OF_COUNTS = counting.CountComparison | counting.CountPredicate
+_REMEMBERING = formulas.Yesterday | formulas.Since | counting.PositionPredicate | _OF_COUNTS
 
 
 def _is_last(part: Formula) -> bool:
-    return isinstance(part, PositionPredicate) and part.predicate.family == LAST
+    return isinstance(part, counting.PositionPredicate) and part.predicate.family == counting.LAST
 
 
 def _guesses(part: Formula) -> bool:
@@ -167,14 +156,14 @@ def _first_cell(part: Formula) -> Cell:
     if _guesses(part):
         return _NO_GUESS
     reason = None
-    if isinstance(part, PositionPredicate | CountPredicate) and part.predicate.needs_length:
+    if isinstance(part, counting.PositionPredicate | counting.CountPredicate) and part.predicate.needs_length:
         reason = f"{part.predicate} depends on the word's length"
-    elif isinstance(part, CountPredicate | CountComparison) and "#R" in operators_of(part):
+    elif isinstance(part, counting.CountPredicate | counting.CountComparison) and "#R" in operators_of(part):
         reason = "#R counts what has not been read yet"
     if reason is not None:
         raise UnreadableFormula(f"{shortened(part)}: {reason}, so words cannot be read from left to right")
     # Otherwise false, or a number, or not used.
-    return _clamped(part, part.constant) if isinstance(part, CountComparison) else 0
+    return _clamped(part, part.constant) if isinstance(part, counting.CountComparison) else 0
 
 
 def _options(part: Formula, children: list[bool], cell: Cell, symbol: str) -> list[tuple[bool, Cell]]:
@@ -209,13 +198,13 @@ def _determined(part: Formula, children: list[bool], cell: Any, symbol: str) -> 
         case formulas.Since():
             truth = children[1] or (children[0] and bool(cell))
             return truth, int(truth)
-        case PositionPredicate(predicate):
+        case counting.PositionPredicate(predicate):
             value = _told_apart(predicate, cell + 1)
             return predicate.holds(value, value), value
-        case CountPredicate(predicate, _):
+        case counting.CountPredicate(predicate, _):
             value = _told_apart(predicate, cell + children[0])
             return predicate.holds(value, value), value
-        case CountComparison(terms):
+        case counting.CountComparison(terms):
             weights = (weight for weight, _ in terms)
             total = cell + sum(weight * truth for weight, truth in zip(weights, children, strict=True))
             return part.holds(total), _clamped(part, total)
@@ -243,13 +232,13 @@ def _settled(part: Formula, children: list[bool | None], cell: Any) -> bool | No
             return False if children[0] is False else None
         case formulas.Until():
             return children[1]  # if it is settled, that of f U g is
-        case CountComparison():
+        case counting.CountComparison():
             # Sums whose terms all grow, or all fall, may have passed the point; others stay where nothing is counted.
             stays = cell in (_clamped(part, cell + 1), _clamped(part, cell - 1))
             return part.holds(cell) if stays or all(child is False for child in children) else None
-        case PositionPredicate(predicate):
+        case counting.PositionPredicate(predicate):
             return False if cell >= _last_hit(predicate) else None
-        case CountPredicate(predicate, _):
+        case counting.CountPredicate(predicate, _):
             if children[0] is False:
                 return predicate.holds(cell, cell)
             return False if cell > _last_hit(predicate) else None
@@ -264,7 +253,7 @@ def _settled_since(left: bool | None, right: bool | None, now: bool) -> bool | N
     return False if right is False and (left is False or not now) else None
 
 
-def _clamped(part: CountComparison, total: int) -> int:
+def _clamped(part: counting.CountComparison, total: int) -> int:
     """The sum, or where its truth cannot change any more the number nearest to 0 with this property."""
     signs = {weight > 0 for weight, _ in part.terms}
     if signs == {True}:
@@ -274,18 +263,18 @@ def _clamped(part: CountComparison, total: int) -> int:
     return total
 
 
-def _last_hit(predicate: Predicate) -> float:
+def _last_hit(predicate: counting.Predicate) -> float:
     """The largest number for which a predicate holds; infinite where that is not known."""
-    if predicate.family == EXACTLY:
+    if predicate.family == counting.EXACTLY:
         return predicate.arguments[0]
-    return 1 if predicate.family == FIRST else float("inf")
+    return 1 if predicate.family == counting.FIRST else float("inf")
 
 
-def _told_apart(predicate: Predicate, value: int) -> int:
+def _told_apart(predicate: counting.Predicate, value: int) -> int:
     """A number for which the predicate says the same as for `value`, now and after any increase."""
-    if predicate.family in (ODD, EVEN):
+    if predicate.family in (counting.ODD, counting.EVEN):
         return value % 2
-    if predicate.family == MODULO:
+    if predicate.family == counting.MODULO:
         return value % predicate.arguments[0]
     return int(min(value, _last_hit(predicate) + 1))
 

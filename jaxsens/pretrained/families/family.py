@@ -452,9 +452,8 @@ class Family:
         for own in (stored[name] for name in self.head_matrix if name in stored):
             same = own.shape == embedding.shape
             if not same or not np.array_equal(own.read("float32"), embedding.read("float32")):
-                remedy = (
-                    f"true, but {own.name} is stored and differs from {embedding.name}; write false to use it"
-                )
+                differs = f"{own.name} is stored and differs from {embedding.name}"
+                remedy = f"true, but {differs}; write false to use it"
                 problems.add("config.json: tie_word_embeddings", True, remedy)
 
     def linear(

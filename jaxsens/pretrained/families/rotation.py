@@ -149,9 +149,8 @@ def _read(kind: str, own: Options, base: float, width: int, longest: int) -> tup
             trained = own.count("original_max_position_embeddings", longest)
             divisors = tuple(own.numbers(name, width // 2) for name in ("short_factor", "long_factor"))
             factor = own.number("factor", longest / trained)
-            amplitude = (
-                math.sqrt(1 + math.log(factor) / math.log(trained)) if min(factor, trained) > 1 else 1.0
-            )
+            longer = min(factor, trained) > 1
+            amplitude = math.sqrt(1 + math.log(factor) / math.log(trained)) if longer else 1.0
             amplitude = own.number("attention_factor", amplitude)
             own_angles: dict[str, Any] = {"amplitude": amplitude, "divisors": divisors}
             return RotaryAngles(base, width, kind, factor, trained, **own_angles), longest

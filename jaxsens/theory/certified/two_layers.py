@@ -302,9 +302,8 @@ class HeadMove:
         kappa = (np.sum(usable * weight, axis=(1, 2)) / max(weight.sum(), 1e-300))[:, None, None]
         theta = abs(ds.mid - kappa) + ds.rad + self.score_slack + 2 * MARGIN * (abs(ds.mid) + abs(kappa))
         square = np.swapaxes(_finite(up(theta) * self.head.rate) ** 2, 1, 2)[:, None]
-        direct = np.where(
-            moving[..., None, None], np.transpose(dv.size, (2, 0, 1, 3)) + self.value_slack, 0.0
-        )
+        direct = np.transpose(dv.size, (2, 0, 1, 3)) + self.value_slack
+        direct = np.where(moving[..., None, None], direct, 0.0)
         direct = np.transpose(_finite(direct), (0, 3, 2, 1)).reshape(-1, 1, *e.hi.shape[1:])
         carried = average_sup(e, direct)[:, 0].reshape(flips, p)
         root = up(np.sqrt(up(average_sup(e, square)[:, 0])))

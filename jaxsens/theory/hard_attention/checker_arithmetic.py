@@ -340,9 +340,8 @@ class LayerAttention:
         deviation = np.sqrt((centred**2).mean(axis=1, keepdims=True) + self.layer.layer_norm_epsilon)
         off = a.bound + (a.bound + (d + 1) * u * np.abs(x)).mean(axis=1, keepdims=True) + u * np.abs(centred)
         off = off + 4 * tiny
-        spread = (
-            np.sqrt((off**2).mean(axis=1, keepdims=True)) + (d + 6) * u * deviation + 4 * tiny / deviation
-        )
+        rounding = (d + 6) * u * deviation
+        spread = np.sqrt((off**2).mean(axis=1, keepdims=True)) + rounding + 4 * tiny / deviation
         z = centred / deviation
         of_z = (off + np.abs(z) * spread) / deviation + 3 * u * np.abs(z)
         scale, bias = _array(parameters.scale), _array(parameters.bias)

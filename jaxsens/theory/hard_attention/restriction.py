@@ -156,9 +156,8 @@ class Restriction(SavedResult):
         wrong = np.where(self.free, ~np.isin(given, self.symbols), given != self.values)
         if wrong.any():
             i = int(np.argmax(wrong))
-            wanted = (
-                f"one of {list(self.symbols)}" if self.free[i] else f"{self.values[i]}, to which it is fixed"
-            )
+            held = f"{self.values[i]}, to which it is fixed"
+            wanted = f"one of {list(self.symbols)}" if self.free[i] else held
             problems.add("word", f"{given[i]} at position {i}", f"{wanted}: it is not under the restriction")
 
     def _repr_html_(self) -> str:

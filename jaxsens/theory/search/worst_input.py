@@ -116,9 +116,8 @@ class WorstInput(SavedResult):
             "largest flip": f"position {self.position}: {self.tokens[self.position]} to {self.symbol}",
             "found by": how,
         }
-        note = (
-            "No word of this length has more." if self.exact else "Another word may have more: a lower bound."
-        )
+        bound = "Another word may have more: a lower bound."
+        note = "No word of this length has more." if self.exact else bound
         return html_facts(f"Worst input of length {self.n}", rows, note)
 
     def __repr__(self) -> str:

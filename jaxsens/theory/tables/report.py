@@ -189,12 +189,10 @@ def mattering(data: BoundsData) -> list[str]:
         counts = data.spreads(variant, "matter")
         first, last = min(counts), max(counts)
         had, asked = len(data.rows(variant, "matter")), len(data.rows(variant, "variant"))
-        some = (
-            f" This holds for {had} of {asked} points; the others have no restriction." if had < asked else ""
-        )
+        some = f" This holds for {had} of {asked} points; the others have no restriction."
         found.append(
             f"{variant}: at most {counts[first].high:g} free inputs matter at n = {first}, {counts[last].high:g} at "
-            f"n = {last}.{some}"
+            f"n = {last}.{some * (had < asked)}"
         )
     return found
 

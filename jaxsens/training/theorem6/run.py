@@ -188,9 +188,8 @@ def _check_measure(measure: Measurement, problems: Problems) -> None:
     else:
         check_estimates(measure, (), problems)
     if measure.flips.drawing(None) != Substitute():
-        remedy = (
-            "the theorem is about every symbol of a word, replaced by every other: give no more than sample"
-        )
+        every = "every symbol of a word, replaced by every other"
+        remedy = f"the theorem is about {every}: give no more than sample"
         problems.add("measure.flips", measure.flips.table(), remedy)
     if measure.measure.order is None:
         remedy = f"the theorem is about norms: give one of {', '.join(NORMS)}"
