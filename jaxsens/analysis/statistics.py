@@ -163,9 +163,8 @@ def over_blocks(
 
     def block(where: Array, new: Array, kept: dict[str, Array]) -> dict[str, Array]:
         by_row, by_key = of_block(*rows(where), new)
-        return {name: kept[name].at[:, where].set(values) for name, values in by_row.items()} | {
-            name: kept[name] + values for name, values in by_key.items()
-        }
+        new_rows = {name: kept[name].at[:, where].set(values) for name, values in by_row.items()}
+        return new_rows | {name: kept[name] + values for name, values in by_key.items()}
 
     of_one = jax.eval_shape(lambda where, new: of_block(*rows(where), new), jnp.arange(1), jnp.ones(1, bool))
     start = {name: jnp.zeros((heads, n, *one.shape[2:]), one.dtype) for name, one in of_one[0].items()}

@@ -199,9 +199,8 @@ def _score_constants(
         case "additive":
             a = np.asarray(needed(parameters.additive, "additive"), np.float64)
             size = log(np.array([operator_norm(vector) for vector in a]))
-            log_query, log_key = (
-                times(size, log(np.array([operator_norm(m) for m in each]))) for each in (query, key)
-            )
+            norms = (np.array([operator_norm(m) for m in each]) for each in (query, key))
+            log_query, log_key = (times(size, log(each)) for each in norms)
             return log(np.abs(a).sum(axis=1) * (1 + OUTWARD)), log_query, log_key
         case "dot-product":
             pairs = list(zip(query, key, strict=True))

@@ -383,9 +383,7 @@ def fixed_symbols(value: Any, n: int, vocabulary: int | None, problems: Problems
     """Returns the positions fixed to one symbol in all inputs: 0-based position to symbol, sorted by position."""
     if value is None:
         return {}
-    if not isinstance(value, Mapping) or not all(
-        inputs.is_count(i) and inputs.is_count(s) for i, s in value.items()
-    ):
+    if not isinstance(value, Mapping) or not all(map(inputs.is_count, (*value, *value.values()))):
         problems.add("fixed", value, "a mapping of 0-based positions to symbol ids, such as {0: 1}")
         return {}
     sound = {}

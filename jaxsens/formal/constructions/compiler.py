@@ -157,9 +157,8 @@ class CompiledTransformer(Transformer):
             raise InputError.of("word", word, f"a text, or a list of symbols of {known}", subject="encode")
         given = list(word)
         numbers = {symbol: token for token, symbol in enumerate(self.alphabet)}
-        unknown = dict.fromkeys(
-            repr(each) for each in given if not isinstance(each, str) or each not in numbers
-        )
+        wrong = (each for each in given if not isinstance(each, str) or each not in numbers)
+        unknown = dict.fromkeys(map(repr, wrong))
         if unknown:
             raise InputError(
                 f"encode: word has {', '.join(unknown)}: give symbols of the alphabet {known}; tokens need no "

@@ -186,9 +186,8 @@ class ResidualNetwork:
 
     def shaped(self, *parts: tuple[Units, Affine]) -> Affine:
         """The sum of piecewise linear functions, each of its own form, in one coordinate."""
-        return self.rectify(
-            *((slope * form + bias, factor) for units, form in parts for factor, slope, bias in units)
-        )
+        pieces = ((slope * form + bias, factor) for units, form in parts for factor, slope, bias in units)
+        return self.rectify(*pieces)
 
     def settled(self, form: Affine) -> int:
         """A coordinate that holds this form, which must be at least 0 everywhere: its own, or a copy."""
@@ -347,9 +346,8 @@ class Builder:
         if self.condition.name == "temperature-bounded":
             slope = self.position("fraction-over-length")
             return [(asked, 2.0 * slope), (scaled, -self.position("fraction-square"))]
-        index, square = (
-            ("length-index", "length-square") if self.condition.name == "unbounded" else ("index", "square")
-        )
+        whole = self.condition.name == "unbounded"
+        index, square = ("length-index", "length-square") if whole else ("index", "square")
         return [
             *((asked, 2.0 * part) for part in self.parts(index)),
             *((scaled, -1.0 * part) for part in self.parts(square)),

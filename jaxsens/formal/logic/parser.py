@@ -28,9 +28,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _SPELLINGS = {"~": "!", "==": "="}
-_BUILD_PREFIX: dict[str, Callable[[Formula], Formula]] = {
-    kind.notation.sign: kind for kind in (formulas.Not, formulas.Yesterday, formulas.Next)
-}
+_PREFIXES = (formulas.Not, formulas.Yesterday, formulas.Next)
+_BUILD_PREFIX: dict[str, Callable[[Formula], Formula]] = {kind.notation.sign: kind for kind in _PREFIXES}
 _BUILD_INFIX: dict[str, Callable[[Formula, Formula], Formula]] = {
     **{kind.notation.sign: kind for kind in (formulas.And, formulas.Or, formulas.Since, formulas.Until)},
     "->": lambda left, right: ~left | right,

@@ -10,9 +10,8 @@ from typing import Any
 from jaxsens.pretrained.families import family, plain, rotary
 from jaxsens.pretrained.families.family import Family
 
-_TABLES: dict[str, dict[str, Any]] = tomllib.loads(
-    Path(__file__).with_name("families.toml").read_text("utf-8")
-)
+_FILE = Path(__file__).with_name("families.toml")
+_TABLES: dict[str, dict[str, Any]] = tomllib.loads(_FILE.read_text("utf-8"))
 _FUNCTIONS = {name: found for one in (plain, rotary) for name, found in vars(one).items()}
 
 

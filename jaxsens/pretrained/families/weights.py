@@ -132,9 +132,8 @@ def parameters_of(found: Mapping[Tensor, Any], layers: int, reader: Reader) -> d
         lead = () if len(run) == 1 else (len(run),)
         runs.append(_nested({path: ([*chain(*(one[path] for one in run))], lead) for path in run[0]}, reader))
         lengths.append(len(run))
-    return _nested({path: (pieces, ()) for path, pieces in outer.items()}, reader) | {
-        "layers": Stack(tuple(runs), tuple(lengths))
-    }
+    outside = _nested({path: (pieces, ()) for path, pieces in outer.items()}, reader)
+    return outside | {"layers": Stack(tuple(runs), tuple(lengths))}
 
 
 def check_narrow(found: Mapping[Tensor, StoredTensor], problems: Problems) -> None:

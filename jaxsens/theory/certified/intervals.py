@@ -230,9 +230,8 @@ def slopes(name: str, h: Float[Ball, "*shape"]) -> Float[Ball, "*shape"]:
     points = np.linspace(0, 1, _GRID).reshape(-1, *([1] * lo.ndim))
     values = f.derivative(lo + points * (hi - lo))
     between = f.curvature * (hi - lo) / (2 * (_GRID - 1)) + 8 * MARGIN
-    return ball(
-        np.clip(values.min(axis=0) - between, least, most), np.clip(values.max(axis=0) + between, least, most)
-    )
+    lowest, highest = values.min(axis=0) - between, values.max(axis=0) + between
+    return ball(np.clip(lowest, least, most), np.clip(highest, least, most))
 
 
 def relaxed(name: str, h: Float[Ball, "*shape"]) -> tuple[Float[np.ndarray, "*shape"], Float[Ball, "*shape"]]:

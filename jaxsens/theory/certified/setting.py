@@ -272,8 +272,7 @@ class ProjectedKinds:
 def project(setting: Setting, k: int, z: Float[Ball, "n kinds width"]) -> ProjectedKinds:
     """Queries and keys (turned, with a rotary embedding) and values of layer k."""
     layer, everywhere = setting.config.layer(k), np.arange(setting.n)
-    queries, keys, values = (
-        stacked(times(z, one) for one in each) for each in setting.matrices(k, "query", "key", "value")
-    )
+    matrices = setting.matrices(k, "query", "key", "value")
+    queries, keys, values = (stacked(times(z, one) for one in each) for each in matrices)
     queries, keys = (setting.turned(layer, x, everywhere) for x in (queries, keys))
     return ProjectedKinds(setting, k, queries, keys, values)

@@ -318,9 +318,8 @@ class _Layer:
         seen: set[int] = set()
         for row, cases in of_row.items():
             if not _is_partition(cases, self.restriction.symbols):
-                self.problems.append(
-                    f"layer {self.k}, row {row}: the cases overlap or leave words out, or are no decision tree"
-                )
+                why = "the cases overlap or leave words out, or are no decision tree"
+                self.problems.append(f"layer {self.k}, row {row}: {why}")
             if row in range(n):
                 seen |= set(visible_keys(self.model.config.layer(self.k).mask, n, row))
         missing = sorted(seen - set(self.below.of_row))

@@ -168,6 +168,5 @@ class Restriction(SavedResult):
             "which": ", ".join(map(str, self.depends_on)) or "none",
             "fixed by stage": ", ".join(f"{name} {count}" for name, count in self.stages.items()),
         }
-        return html_facts(
-            "Restriction", rows, "Whatever symbols the other free positions hold, the output is the same."
-        )
+        note = "Whatever symbols the other free positions hold, the output is the same."
+        return html_facts("Restriction", rows, note)

@@ -111,9 +111,8 @@ def _outputs(
 
         # The last block is filled up, so that one program serves all blocks.
         numbers = np.minimum(np.arange(start, start + size), space.count - 1)[:, None]
-        outputs, _ = Measuring(
-            engine, problem.parameters, first, nothing[:, 0], numbers, nothing, problem.devices, told
-        ).changes()
+        flips = nothing[:, 0], numbers, nothing
+        outputs, _ = Measuring(engine, problem.parameters, first, *flips, problem.devices, told).changes()
         if not start:
             found = np.zeros((space.count, outputs.shape[1]), outputs.dtype)
         found[start : start + size] = outputs[: space.count - start]

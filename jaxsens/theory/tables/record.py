@@ -74,7 +74,6 @@ class BoundRecord(Record):
             parts.append(f"certified {self.certified:.3g}")
         if self.matter is not None:
             parts.append(f"{self.matter} of {self.free} free inputs matter")
-        reasons = [
-            f"no {PARTS.get(name, name)} ({shortened(note, 160)})" for name, note in self.notes.items()
-        ]
+        notes = {PARTS.get(name, name): shortened(note, 160) for name, note in self.notes.items()}
+        reasons = [f"no {name} ({note})" for name, note in notes.items()]
         return ", ".join(parts) or "; ".join(reasons) or "nothing is asked for"

@@ -136,9 +136,8 @@ def findings(data: BoundsData) -> list[str]:
         ratios = data.spreads(variant, "ratio")
         if ratios:
             n, last = max(ratios.items())
-            parts.append(
-                f"certified / found at n = {n}: {last.median:.3g} (the median over seeds; at most {last.high:.3g})"
-            )
+            over_seeds = f"{last.median:.3g} (the median over seeds; at most {last.high:.3g})"
+            parts.append(f"certified / found at n = {n}: {over_seeds}")
         parts += _logits(data, variant)
         if parts:
             found.append(f"{variant}: {'; '.join(parts)}.")

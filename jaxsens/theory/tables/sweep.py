@@ -231,7 +231,6 @@ def _matter(bounds: Bounds, model: Any, point: Point) -> dict[str, Any]:
     found = restrict(model, point.n, bounds.free_fraction, fixed=_fixed(point), seed=point.seed)
     verdict = check(found, model)
     if not verdict.accepted:
-        raise Unsound(
-            f"bounds of {point}: the restriction's certificate does not hold: {'; '.join(verdict.problems[:3])}"
-        )
+        why = "; ".join(verdict.problems[:3])
+        raise Unsound(f"bounds of {point}: the restriction's certificate does not hold: {why}")
     return {"matter": found.c, "free": int(found.free.sum())}
