@@ -158,17 +158,21 @@ def test_variants_differ_in_marker_and_dashes_so_that_black_and_white_suffices()
     assert len(set(many)) == 60
 
 
+def test_a_figure_is_drawn_once_for_each_file_and_never_for_its_layout(monkeypatch):
+    drawn, original = [], Figure.draw
+    monkeypatch.setattr(Figure, "draw", lambda self, renderer: drawn.append(self) or original(self, renderer))
+    figure = draw()
+    for format in ("svg", "png", "pdf"):
+        figure_bytes(figure, format)
+    assert drawn == [figure] * 3
+
+
 @pytest.mark.long
 def test_a_users_settings_do_not_change_the_figure_and_are_left_alone():
     plain = figure_bytes(draw(), "svg")
     assert b"<dc:date>" not in plain
-    settings: Any = {
-        "font.size": 31.0,
-        "axes.facecolor": "black",
-        "lines.linewidth": 9,
-        "svg.hashsalt": "mine",
-    }
-    with matplotlib.rc_context(settings):
+    own: Any = {"font.size": 31.0, "axes.facecolor": "black", "lines.linewidth": 9, "svg.hashsalt": "mine"}
+    with matplotlib.rc_context(own):
         before = dict(matplotlib.rcParams)
         for format in ("png", "pdf"):
             figure_bytes(draw(), format)

@@ -121,10 +121,7 @@ def test_a_local_maximum_is_one():
 
 
 @pytest.mark.quick(1, 1)
-@pytest.mark.parametrize(
-    "options",
-    [{"layers": 2}, {"weighting": "leftmost-hard"}],
-)
+@pytest.mark.parametrize("options", [{"layers": 2}, {"weighting": "leftmost-hard"}])
 def test_most_searches_reach_the_maximum_and_none_exceeds_it(options):
     reached = []
     for seed in range(8):

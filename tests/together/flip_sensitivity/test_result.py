@@ -91,11 +91,7 @@ def test_results_that_hold_arrays_equal_themselves_alone_and_can_be_hashed(resul
 
 @pytest.mark.parametrize("wrong", ["a", None, [0.1, 0.9], True, float("nan"), -0.1, 90])
 def test_what_is_no_share_or_no_input_is_refused(result, wrong):
-    for path, call in (
-        ("q", result.quantile),
-        ("confidence", result.mean_interval),
-        ("k", result.of_input),
-    ):
+    for path, call in (("q", result.quantile), ("confidence", result.mean_interval), ("k", result.of_input)):
         refused(path, call, wrong)
 
 
