@@ -33,7 +33,6 @@ from jaxsens.core.engines.difference.engine import DifferenceEngine
 from jaxsens.core.engines.difference.folded import FoldedEngine
 from jaxsens.core.engines.engine import Cost, Engine, EngineChoice
 from jaxsens.core.engines.incremental import IncrementalEngine, incremental_engine
-from jaxsens.core.engines.one_key.run import layer_costs
 from jaxsens.core.engines.options import MANY_CALLS, AskedEngine, Auto, Difference, Incremental, Vmap
 from jaxsens.core.engines.vmap import VmapEngine
 from jaxsens.core.flips.flips import Flips, Rewrite
@@ -176,11 +175,6 @@ class Work:
             return cost
         return replace(cost, then=self.cost_of(wider))
 
-    def is_long(self, engine: Engine) -> bool:
-        """Returns whether an engine takes twice as long to measure the flips as to compile its programs, or longer."""
-        alone = replace(self.cost_of(engine), then=None)
-        return alone.seconds(self.platform, self.inputs, self.flips) >= 2 * alone.compilation(self.platform)
-
     @cached_property
     def _shapes(self) -> tuple[Any, tuple[Any, ...]]:  # of the model, for the costs of every engine
         return program_key(self.model.parameters, self.n)[:2]
@@ -196,7 +190,7 @@ class Work:
         if self.lost_digits is not None:
             return False
         if engine.subtracts:
-            return self.n * engine.unit(self.model.dtype) <= RESOLVED_TO
+            return self.n * float(jnp.finfo(self.model.dtype).eps) <= RESOLVED_TO
         return config.layers < 4
 
     @cached_property
@@ -239,21 +233,6 @@ class PlannedRun(Work):
     def parameters(self) -> Any:
         """The parameters as the engine takes them."""
         return self.model.parameters
-
-    def climbing(self) -> PlannedRun:
-        """Returns the run with the cheapest products that are expected to resolve most flips, if they save more time
-        than a program for the others takes to compile. For what measures those again; `Vmap` has none."""
-        engine, products = self.engine, self.platform.products
-        if not products or self.model.dtype != "float32" or not isinstance(engine, IncrementalEngine):
-            return self
-        if engine.wider is None or not self.is_long(engine):
-            return self
-        costs = layer_costs(engine.layered.at_length(self.n), self.parameters, 0)
-        for one in products if costs.width >= self.platform.products_width else ():
-            if self.resolves(cheap := replace(engine, products=one)):
-                why = f"{self.choice.why}; begun with products in {one}, which take less time"
-                return replace(self, engine=cheap, choice=replace(self.choice, why=why))
-        return self
 
     @cached_property
     def cost(self) -> Cost:
@@ -322,7 +301,9 @@ def _difference(work: Work, config: TransformerConfig, forward: VmapEngine) -> t
     if wider is None or work.resolves(engine):
         return engine, how
     # Up to two layers some flips are resolved in float32, which pays where they take longer than a second program.
-    return (engine, how) if work.is_long(engine) and config.layers < 3 else (wider, f"; {WIDE}{how}")
+    alone = replace(work.cost_of(engine), then=None)
+    long = alone.seconds(work.platform, work.inputs, work.flips) >= 2 * alone.compilation(work.platform)
+    return (engine, how) if long and config.layers < 3 else (wider, f"; {WIDE}{how}")
 
 
 def _best_rewriting(

@@ -118,7 +118,7 @@ def planned_run(model: Any, n: Any, request: Request, platform: Platform | None 
         # An unknown threshold costs as much as any other.
         measure = measure.prepared(lambda: np.zeros((2, int(np.prod(shape)))), model.outputs, eps=0.0)
         engine = of_process(model, engine, flips, measure, n, counts=False)
-        return choose(model, engine, flips, measure, n, count=count, platform=platform).climbing()
+        return choose(model, engine, flips, measure, n, count=count, platform=platform)
 
 
 def _of_length(model: Model, n: Any, problems: Problems) -> Int[np.ndarray, "1 n"]:

@@ -67,10 +67,8 @@ def flip_sensitivity(
 
     Arithmetic is in the model's dtype; float64 parameters are used in float64 regardless of JAX's global setting.
     Matrix products have `highest` precision: JAX's defaults on GPUs (TF32) and TPUs (bfloat16) keep only two to three
-    digits, and a flip's effect is O(1/n). On a GPU a long measurement begins with products of three passes in TF32,
-    which take less time, and measures again what they do not resolve to 1 %: `result.engine` says so. Programs are
-    compiled once per shape, so a second input of the same length starts immediately. Memory stays within the budget at
-    any n.
+    digits, and a flip's effect is O(1/n). Programs are compiled once per shape, so a second input of the same length
+    starts immediately. Memory stays within the budget at any n.
 
     >>> import jax.numpy as jnp
     >>> flip_sensitivity(lambda tokens: tokens.sum() / 4.0, jnp.array([0, 1, 1, 0]), 2).max
@@ -223,7 +221,7 @@ def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, war
     if placement.group is None:  # several processes may have begun with other calls
         before = None if partial is None else partial.asked.engine
         engine = of_process(model, engine, kind, measure, n, before)
-    run = choose(model, engine, kind, measure, n, len(tokens), count=count).climbing()
+    run = choose(model, engine, kind, measure, n, len(tokens), count=count)
     if warns:  # else the caller follows, or wants nothing of it
         warn_if_long(run, count - (0 if partial is None else len(partial)), stacklevel=4)
     checks.check_calls(model, tokens, shape, kind.longer)

@@ -31,23 +31,9 @@ from jax.sharding import AxisType, Mesh
 from jaxtyping import Bool, Float
 
 from jaxsens.core.base import stopping
-from jaxsens.core.base.errors import InputError, no_rule
+from jaxsens.core.base.errors import InputError
 
 # Platforms
-
-MATMUL_PRECISION = "highest"
-"""Precision of every matrix product jaxsens makes.
-
-By default JAX rounds the operands of float32 products to TF32 on recent GPUs and to bfloat16 on TPUs: three or
-two significant digits. Such rounding hides the effect of a flip, which is O(1/n). What takes less time is used where it
-resolves the change (`Platform.products`)."""
-
-UNITS = {
-    "TF32_TF32_F32_X3": 2.0**-21,
-    MATMUL_PRECISION: 2.0**-23,
-}
-"""The relative rounding of products in float32: of operands in two parts of 11 bits, and whole. Two parts of 8 bits
-resolve too few changes to save time, and one of either kind next to none (docs/measured/precisions.md)."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +57,6 @@ class Platform:
         estimated_flips: the flips of a batch of first-order estimates.
         cached_scores: soft attention with more scores goes by one head and some rows at a time; None if it never does.
         mapped_numbers: maps of single rows are computed for so many numbers at a time; None for all rows.
-        products: matrix products in float32 that take less time than `MATMUL_PRECISION`, the cheapest first: names in
-            `UNITS`.
-        products_width: the width of rows from which on they do.
     """
 
     name: str
@@ -92,13 +75,6 @@ class Platform:
     cached_scores: int | None
     mapped_numbers: int | None = None
     host_rate: float = 5e10
-    products: tuple[str, ...] = ()
-    products_width: int = 0
-
-    def __post_init__(self) -> None:
-        for name in self.products:
-            if name not in UNITS:
-                raise no_rule("what a change is resolved in", "matrix product", name, UNITS)
 
     def mapped_rows(self, width: int) -> int | None:
         """Returns how many rows of a width are mapped at a time; None for all."""
@@ -128,10 +104,6 @@ _GPU = Platform(
     folded_flips=2**12,
     estimated_flips=2**12,
     cached_scores=None,
-    # Tensor cores make three products of TF32 in less time than CUDA cores one of float32: in 1/1.4 by bytes and
-    # operations at a width of 768. Below, reading the parts takes longer. Not measured.
-    products=("TF32_TF32_F32_X3",),
-    products_width=512,
 )
 
 
@@ -181,7 +153,6 @@ PLATFORMS = _Platforms(
         estimated_flips=2**7,
         cached_scores=2**18,
         mapped_numbers=2**18,
-        products=(),  # it has no TF32
     ),
 )
 """The rows. A platform without one is refused by name."""
@@ -241,6 +212,12 @@ _VERSIONS["python"] = machine.python_version()
 # Arithmetic
 
 DTYPES = ("float32", "float64")
+
+MATMUL_PRECISION = "highest"
+"""Precision of every matrix product jaxsens makes.
+
+By default JAX rounds the operands of float32 products to TF32 on recent GPUs and to bfloat16 on TPUs: three or
+two significant digits. Such rounding hides the effect of a flip, which is O(1/n)."""
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jaxsens.core.base.errors import no_rule
-from jaxsens.core.base.programs import MATMUL_PRECISION, UNITS, Platform
+from jaxsens.core.base.programs import Platform
 from jaxsens.core.measures import Measure
 from jaxsens.core.models.parts.masks import TypedMask, kind_of_mask
 from jaxsens.core.models.parts.positions import PositionTerm
@@ -207,7 +207,6 @@ class Engine(abc.ABC):
         measure: what is measured of the change in the output.
         outputs: the output coordinates that are measured; None for all.
         wide: whether flips of a float32 model are measured in float64, with parameters and prepared values in float64.
-        products: how products of matrices in float32 are made: a name in `programs.UNITS`.
         subtracts: whether changes are differences of two rounded outputs. The prepared values then have the `output`,
             and an `error_bound` of the rounding of each of its entries, for which a better one may be put.
         prepares_for_measure: whether what `prepare` returns depends on `measure` or `outputs`.
@@ -216,7 +215,6 @@ class Engine(abc.ABC):
     measure: Measure
     outputs: tuple[int, ...] | None
     wide: bool = field(default=False, kw_only=True)
-    products: str = field(default=MATMUL_PRECISION, kw_only=True)
     subtracts: ClassVar[bool] = False
     prepares_for_measure: ClassVar[bool] = False
 
@@ -240,11 +238,6 @@ class Engine(abc.ABC):
         """Returns the largest |log-normaliser| of each layer in the unflipped run; none if it sees no scores."""
         del prepared
         return jnp.zeros(0)
-
-    def unit(self, dtype: Any) -> float:
-        """Returns the relative rounding of its arithmetic in a dtype."""
-        own = float(jnp.finfo(dtype).eps)
-        return own if jnp.dtype(dtype) == np.float64 else max(own, UNITS[self.products])
 
     @property
     def own_config(self) -> TransformerConfig | None:

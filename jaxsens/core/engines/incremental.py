@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jaxsens.core.base.programs import MATMUL_PRECISION, Platform, compiled_for
+from jaxsens.core.base.programs import Platform, compiled_for
 from jaxsens.core.engines.engine import Cost, Engine, FlipBlock
 from jaxsens.core.engines.one_key.one_moved_key import attended_by_moved_rows, changes_of_rows
 from jaxsens.core.engines.one_key.run import (
@@ -171,28 +171,19 @@ class IncrementalEngine(SubtractingEngine):
     single: bool = field(default=True, kw_only=True)
 
     @property
-    def fallback(self) -> Engine:
-        return self._dearer or self._passes
-
-    @property
-    def _passes(self) -> VmapEngine:
+    def fallback(self) -> VmapEngine:
         return VmapEngine(self.measure, self.outputs, self.apply, rewrite=self.rewrite)
 
     @property
-    def _dearer(self) -> IncrementalEngine | None:
-        """This engine with products that lose nothing, if its own are cheaper."""
-        return None if self.products == MATMUL_PRECISION else replace(self, products=MATMUL_PRECISION)
-
-    @property
     def own_config(self) -> TransformerConfig | None:
-        return self._passes.own_config
+        return self.fallback.own_config
 
     def for_config(self, config: TransformerConfig) -> IncrementalEngine:
         return replace(self, apply=TransformerApply(config), layered=layered_transformer(config))
 
     @property
     def how(self) -> str:
-        return "products in float32"
+        return "what a flip changes of a forward pass"
 
     def resolves(self, prepared: UnflippedRows) -> Bool[Array, ""]:
         """Returns whether the first layer's scores are small enough for its closed form: always in float64, and never
@@ -234,13 +225,13 @@ class IncrementalEngine(SubtractingEngine):
             last = final.projected(x, jnp.arange(n))[1:]
         sizes = jnp.zeros(0)
         if word.shape != tokens.shape:
-            whole = self._passes.prepare(parameters, tokens)
+            whole = self.fallback.prepare(parameters, tokens)
             output, sizes = as_vector(whole.output), whole.sizes
         else:  # of the same products as those of flips
             output = self._read(parameters, x[None], word[None], last, everything)[0]
             if isinstance(self.apply, TransformerApply):
                 _, sizes = self.apply.with_sizes(parameters, tokens)
-        error_bound = HALF_UNIT * self.unit(output.dtype) * jnp.abs(output)
+        error_bound = HALF_UNIT * jnp.finfo(output.dtype).eps * jnp.abs(output)
         return UnflippedRows(tokens, word, first, start, tuple(groups), last, output, error_bound, sizes)
 
     def sizes(self, prepared: UnflippedRows) -> Float[Array, " layers"]:
@@ -248,8 +239,8 @@ class IncrementalEngine(SubtractingEngine):
 
     @property
     def wider(self) -> Engine | None:
-        """What has dearer products; else whole forward passes in float64, for a float32 model that has a form in it."""
-        return self._dearer or self._passes.wider
+        """Whole forward passes in float64, for a float32 model of which there is a form in float64."""
+        return self.fallback.wider
 
     def _flipped(
         self, parameters: Any, prepared: UnflippedRows, block: FlipBlock

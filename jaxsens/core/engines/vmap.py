@@ -70,7 +70,7 @@ class SubtractingEngine(Engine):
         bound, own = l2(self.chosen(prepared.error_bound)), l2(self.chosen(changes))
         # A flipped output far larger than the output, at which the rounding was seen, has that of its own size; and so
         # has one that changes where the output is exact.
-        size, unit = l2(self.chosen(as_vector(prepared.output))), HALF_UNIT * self.unit(changes.dtype)
+        size, unit = l2(self.chosen(as_vector(prepared.output))), HALF_UNIT * jnp.finfo(changes.dtype).eps
         exact = is_whole(prepared.output) | (own == 0)
         least = jnp.where(exact, 0, unit * (size + own))
         return changes, jnp.where(bound > 0, bound + unit * own, least).astype(changes.dtype)

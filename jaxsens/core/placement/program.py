@@ -255,7 +255,7 @@ def compiled_program(
     # Traced once: its shape sizes the results, and the same trace is what the loop computes.
     axes = () if is_single(mesh) else tuple(mesh.shape.items())
     end, own = jax.ShapeDtypeStruct((), np.int32), jax.tree.unflatten(structure, local)
-    with compiling_for(platform_of(mesh).name), jax.default_matmul_precision(engine.products):
+    with compiling_for(platform_of(mesh).name):
         trace = jax.make_jaxpr(row, axis_env=axes)(own, end, FlipBlock(of_row, of_row))
     traced, (of_result,) = jaxpr_as_fun(trace), trace.out_avals
 
@@ -405,8 +405,7 @@ def _prepared(engine: Engine, parameters: Any, tokens: Any, count: Any) -> tuple
         return prepared, output, engine.sizes(prepared), engine.resolves(prepared)
 
     # One after the other on a CPU: where no path leads from a flip to the output, both are then the same to the bit.
-    with jax.default_matmul_precision(engine.products):
-        return of_first(one, (tokens,), count, alone=compiled_for().threads)
+    return of_first(one, (tokens,), count, alone=compiled_for().threads)
 
 
 def of_first(one: Callable[..., Any], words: tuple[Array, ...], count: Any, alone: bool = False) -> Any:

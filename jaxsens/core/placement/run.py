@@ -60,11 +60,11 @@ class Finished:
 
 
 ErrorBounds = Callable[
-    [Int[np.ndarray, " inputs"], str, float, Float[np.ndarray, "inputs outputs"]],
+    [Int[np.ndarray, " inputs"], str, Float[np.ndarray, "inputs outputs"]],
     Float[np.ndarray, "inputs outputs"],
 ]
-"""Returns a bound of the rounding of each output's change, from the numbers of some inputs, the dtype of the arithmetic
-and its unit, and the outputs found in it."""
+"""Returns a bound of the rounding of each output's change, from the numbers of some inputs, the dtype of the
+arithmetic, and the outputs found in it."""
 
 
 @dataclass
@@ -154,7 +154,7 @@ class Measuring:
         prepared = ready.prepared
         if runner.subtracts and self.error_bounds is not None and len(flips):
             dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
-            bound = self.error_bounds(inputs, dtype, runner.unit(dtype), ready.output)
+            bound = self.error_bounds(inputs, dtype, ready.output)
             bound *= np.maximum(1, np.max(ready.sizes, axis=1, initial=0) / CERTAIN_SCORE)[:, None]
             if runner.wider is not None:  # a change as large as the output itself may not be resolved
                 sizes = (np.linalg.norm(np.asarray(one, np.float64), axis=1) for one in (ready.output, bound))

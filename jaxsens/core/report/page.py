@@ -469,6 +469,7 @@ def run_table(data: SweepData) -> ReportTable:
         ("computing time", f"{duration(seconds)}, summed over points"),
         ("device", _tally(point.device for point in points)),
         ("number format", _tally(point.dtype for point in points)),
+        ("matrix-product precision", _tally(point.precision for point in points)),
         ("engine", _tally((f"{point.engine['name']} ({point.engine['reason']})" for point in points), "\n")),
         *((name, _tally(point.versions.get(name, "not recorded") for point in points)) for name in names),
     ]

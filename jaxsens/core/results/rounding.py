@@ -219,10 +219,10 @@ def rounding_of(
     large = sum(np.size(leaf) for leaf in jax.tree.leaves(model.parameters)) > MOST_MOVED
     passes_in = cache(partial(_passes, model, n))
 
-    def bound(inputs: Any, dtype: str, unit: float, outputs: np.ndarray) -> np.ndarray:
+    def bound(inputs: Any, dtype: str, outputs: np.ndarray) -> np.ndarray:
         outputs = np.asarray(outputs, np.float64)
         sizes, off = np.abs(outputs), np.zeros(outputs.shape)
-        eps = max(unit, 0.0 if model.torch is None else model.torch.eps)
+        eps = max(float(np.finfo(dtype).eps), 0.0 if model.torch is None else model.torch.eps)
         assumed, passes = HALF_UNIT * eps * sizes, passes_in(dtype)
         if passes is None:
             return assumed
@@ -233,7 +233,7 @@ def rounding_of(
         passed = [one for one in (np.arange(len(some)), few) if len(one)]
         words, counts = tokens[inputs[some]], np.array([*map(len, passed)], np.int32)
         rows = np.stack([np.resize(one, room_for(len(some))) for one in passed])
-        step = np.asarray(unit, of_passes)
+        step = np.asarray(np.finfo(dtype).eps, of_passes)
         with numerics(of_passes), on_host() if of_passes == "float64" else nullcontext():
             found = np.asarray(program(words[rows].astype(np.int32), step, counts), np.float64)
         true, moved = found[0, : len(some)], found[1:, : len(few)]
@@ -280,7 +280,7 @@ def _of_function(
             bounds.append(np.max(_moved_flips(sampled, parameters, *words, np.int32(len(sample)))))
         return float(np.max(bounds))
 
-    def bound(_inputs: Any, _dtype: str, _unit: float, outputs: np.ndarray) -> np.ndarray:
+    def bound(_inputs: Any, _dtype: str, outputs: np.ndarray) -> np.ndarray:
         return np.full(outputs.shape, largest() / len(nudging.outputs or outputs[0]) ** 0.5)
 
     return engine, bound

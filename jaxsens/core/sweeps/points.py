@@ -21,6 +21,7 @@ from jaxtyping import Float, Int
 from pydantic import ConfigDict
 
 from jaxsens.core.base.errors import InputError, Problems, collecting
+from jaxsens.core.base.programs import MATMUL_PRECISION
 from jaxsens.core.base.registry import Option, read
 from jaxsens.core.base.sealed import DamagedFile, digest
 from jaxsens.core.base.strict import STRICT, OptionalPositive, checked_by, field_names, read_fields
@@ -251,6 +252,7 @@ class PointMetadata:
         versions: of Python and the packages that matter.
         device: what it was computed on.
         dtype: what it was computed in.
+        precision: of matrix products.
         engine: `name` and `reason` of the engine that ran.
         seconds: wall time, compilation included.
         estimated: of a point with estimates, what `of_estimates` says; None if all its flips were measured. Which
@@ -273,6 +275,7 @@ class PointMetadata:
     versions: dict[str, str]
     device: str
     dtype: str
+    precision: str
     engine: dict[str, str]
     seconds: float
     estimated: dict[str, float | int | None] | None = None
@@ -326,6 +329,7 @@ def write_point(
         device=versions.pop("device", "unknown"),
         versions=versions,
         dtype=result.dtype,
+        precision=MATMUL_PRECISION,
         engine={"name": result.engine.name, "reason": result.engine.reason},
         seconds=seconds,
         estimated=of_estimates(result),

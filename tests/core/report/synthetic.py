@@ -96,6 +96,7 @@ def sweep_data(
                 versions={"jax": "0.10.2"},
                 device="cpu",
                 dtype="float32",
+                precision="highest",
                 engine={"name": "vmap", "reason": "serves every model"},
                 seconds=1.5,
             )

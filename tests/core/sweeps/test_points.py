@@ -142,7 +142,7 @@ def test_a_point_comes_back_as_it_was_written(stored):
     assert read.statistics == {"mean": result.mean, "max": result.max}
     assert read.point == point.expanded
     assert read.engine == {"name": result.engine.name, "reason": result.engine.reason}
-    assert (read.device, read.seconds) == ("none", 1.5)
+    assert (read.device, read.precision, read.seconds) == ("none", "highest", 1.5)
     for name in ("norms", "inputs", "positions", "symbols", "tokens"):
         assert np.array_equal(getattr(again, name), getattr(result, name))
     assert again.norms.dtype == result.norms.dtype
