@@ -155,8 +155,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def faked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Replaces the measurement of a sweep's points by the stand-in; the list fills with the lengths measured."""
-    from jaxsens.core.sweeps import points
-    from tests.core.sweeps.tiny import fake_flip_sensitivity
+    from tests.core.sweeps.tiny import fake_flip_sensitivity, measured_by
 
     measured: list[int] = []
 
@@ -165,7 +164,7 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         options["progress"](1, 2)
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(points, "flip_sensitivity", fake)
+    measured_by(monkeypatch, fake)
     return measured
 
 

@@ -14,7 +14,6 @@ import pytest
 from jaxsens import flip_sensitivity
 from jaxsens.cli import main
 from jaxsens.core.sweeps import job
-from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.theory.tables import restrictions as restrictions_table
 from jaxsens.theory.tables.record import BoundRecord
 from jaxsens.theory.tables.sweep import Bounds
@@ -23,7 +22,7 @@ from jaxsens.training.checkpoints import load_checkpoint
 from jaxsens.training.config import TrainConfig
 from jaxsens.training.loop import Saved, TrainingInterrupted
 from tests.commands import refused, run
-from tests.core.sweeps.tiny import TINY, draw_nothing, fake_flip_sensitivity
+from tests.core.sweeps.tiny import TINY, draw_nothing, measured_by
 from tests.training.tiny import PREDICTION, THEOREM6, write_training
 
 CONFIG = TINY.replace("[4, 6]", "[4, 5, 6]") + "\n[bounds]\nrestarts = 1\n"
@@ -35,7 +34,7 @@ def swept(tmp_path_factory):
     folder = tmp_path_factory.mktemp("swept")
     (folder / "tiny.toml").write_text(CONFIG)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+        measured_by(patched)
         assert main(["sweep", str(folder / "tiny.toml"), "--out", str(folder / "out")]) == 0
     return folder
 
@@ -70,7 +69,7 @@ def test_a_shard_counts_points_and_bounds_apart_and_a_full_disk_is_said(swept, m
         point = bound.point
         return BoundRecord(bound.key, point.variant, point.n, point.seed, worst=1 / point.n)
 
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", fake_flip_sensitivity)
+    measured_by(monkeypatch)
     monkeypatch.setattr(Bounds, "answer", answered)
     again = ["sweep", str(swept / "tiny.toml"), "--out", str(tmp_path)]
     assert main([*again, "--shard", "0/2"]) == 0

@@ -17,9 +17,8 @@ import pytest
 
 from jaxsens import PrecisionWarning, load_result
 from jaxsens.cli import main, single
-from jaxsens.core.sweeps import points as sweep_points
 from tests.commands import run
-from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity
+from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, measured_by
 from tests.made_results import made
 from tests.pretrained.folders import write_folder
 
@@ -131,7 +130,7 @@ def test_quiet_sweeps_and_reports_print_failures_and_warnings_only(monkeypatch, 
         warnings.warn("too few digits", PrecisionWarning, stacklevel=1)
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", measured)
+    measured_by(monkeypatch, measured)
     out = tmp_path / "out"
     assert main(["sweep", str(config), "--out", str(out), "--only", "variant=softmax", "--quiet"]) == 1
     printed, log = capsys.readouterr()

@@ -143,6 +143,26 @@ def flip_sensitivity(
         return _measured(valid, (where, partial, *about), report, progress is None or progress is True)
 
 
+def compile_ahead(
+    model: Any,
+    tokens: Int[np.ndarray, "batch n"],
+    flips: Flips,
+    measure: Measure,
+    engine: AskedEngine,
+    placement: Placement | None,
+) -> None:
+    """Compiles what `flip_sensitivity` of these arguments runs, as far as is known before a flip is measured, in any
+    thread: it warns of nothing, and runs the first unflipped inputs alone. Estimates are not compiled for."""
+    adapted, request = as_model(model), Request(flips, measure, engine, "auto")
+    with collecting("flip_sensitivity") as problems:
+        where = checked_placement(placement, problems, adapted.mesh)
+        valid = request.validated(adapted, as_inputs(adapted, tokens, problems), problems)
+    with numerics(adapted.dtype):
+        call = _planned(valid, (where, None, None, None), False)
+        if call.engine.exact and where.group is None:
+            _values(call, None, compiles=True)
+
+
 @dataclasses.dataclass
 class _Call:
     """What a call measures, and how far it is.
@@ -206,12 +226,8 @@ class _Call:
         )
 
 
-def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, warns: bool) -> FlipSensitivity:
-    """Returns the result: the model is checked, an engine chosen, flips are listed and measured.
-
-    Raises:
-        MeasurementInterrupted: on Ctrl-C, with the finished flips.
-    """
+def _planned(valid: Valid, about: tuple[Any, ...], warns: bool) -> _Call:
+    """Returns what is measured: the model is checked, an engine chosen, and flips are listed."""
     (model, selection, measure, engine), (placement, partial, *_) = valid, about
     count, kind, tokens, n = _check_size(valid), selection.kind, selection.tokens, selection.tokens.shape[1]
     model, shape, dtype = checks.traced_model(model, tokens[0], measure, kind.longer)
@@ -223,13 +239,24 @@ def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, war
         engine = of_process(model, engine, kind, measure, n, before)
     run = choose(model, engine, kind, measure, n, len(tokens), count=count)
     if warns:  # else the caller follows, or wants nothing of it
-        warn_if_long(run, count - (0 if partial is None else len(partial)), stacklevel=4)
+        warn_if_long(run, count - (0 if partial is None else len(partial)), stacklevel=5)
     checks.check_calls(model, tokens, shape, kind.longer)
     call = _Call(run, engine, (shape, dtype), tokens, selection.flips(), *about)
     if measure.function is not None:
         checks.checked_function(measure, *call.output)
-    if placement.group is not None:
-        placement.agree((tokens.shape, tokens.tobytes(), call.request, partial is None))
+    return call
+
+
+def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, warns: bool) -> FlipSensitivity:
+    """Returns the result.
+
+    Raises:
+        MeasurementInterrupted: on Ctrl-C, with the finished flips.
+    """
+    call = _planned(valid, about, warns)
+    if call.placement.group is not None:
+        tokens = call.tokens
+        call.placement.agree((tokens.shape, tokens.tobytes(), call.request, call.partial is None))
     try:
         with stopping.noting(signal.SIGINT):
             result = _values(call, report)
@@ -242,13 +269,13 @@ def _measured(valid: Valid, about: tuple[Any, ...], report: Progress | None, war
         # Never all flips: when all are measured they are not yet checked, and nobody must take them for whole.
         done[-1:] &= not done.all()
         raise MeasurementInterrupted(call.part(done), getattr(stop, "signal", signal.SIGINT)) from None
-    if engine.exact:
+    if call.engine.exact:
         rounding.warn_if_unresolved(result, stacklevel=5)
     return result
 
 
-def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
-    """Returns the values of flips, exact or estimated."""
+def _values(call: _Call, report: Progress | None, compiles: bool = False) -> FlipSensitivity:
+    """Returns the values of flips, exact or estimated. If it only `compiles`, without a warning, there are none."""
     run, flips, placement = call.run, call.flips, call.placement
     model, engine, tokens, bound = run.model, run.engine, call.tokens, None
     some = flips.part(call.remaining)
@@ -259,7 +286,8 @@ def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
         estimate = call.engine.estimate(model, engine.measure, run.n, placement.budget())
         parameters = estimate.first
     passed = rounding.forward_pass(model, tokens, engine, parameters, placement)
-    if (message := rounding.unreliable(model, run.n, passed, engine.widens)) is not None:
+    message = rounding.unreliable(model, run.n, passed, engine.widens)
+    if message is not None and not compiles:
         warnings.warn(message, PrecisionWarning, stacklevel=5)
     if model.config is None:  # else its vocabulary and its lengths are known
         checks.check_flips(model, tokens, flips, run.kind.longer)
@@ -269,8 +297,8 @@ def _values(call: _Call, report: Progress | None) -> FlipSensitivity:
     if estimate is not None:
         return estimate.result(call.empty, placement, report, passed.first)
     work = engine, parameters, tokens, some.inputs, some.positions, some.symbols
-    Measuring(*work, placement, report, bound, call.finished, passed.first).numbers()
-    return call.part(np.ones(len(some), bool))
+    Measuring(*work, placement, report, bound, call.finished, passed.first, compiles).numbers()
+    return call.part(np.full(len(some), not compiles))
 
 
 def _check(call: _Call, result: FlipSensitivity) -> None:

@@ -11,13 +11,12 @@ from rich.console import Console
 
 from jaxsens import PrecisionWarning, load_sweep
 from jaxsens.core.base.errors import Problems
-from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sources import read_source
 from jaxsens.core.sweeps.sweep import Sweep, read_plan, run_sweep
 from jaxsens.formal.constructions.chiang_cholak import ReferenceTransformer
 from jaxsens.formal.constructions.compiler import CompiledTransformer
-from tests.core.sweeps.tiny import fake_flip_sensitivity, printed, quiet
+from tests.core.sweeps.tiny import fake_flip_sensitivity, measured_by, printed, quiet
 
 PARITY = {"formula": "odd( #L[Q_1] )", "alphabet": "01"}
 
@@ -193,7 +192,7 @@ def warned(sweep: Sweep, tmp_path: Any, monkeypatch: Any) -> Console:
         warnings.warn(f"n = {tokens.shape[1]} is too long", PrecisionWarning, stacklevel=1)
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", warning)
+    measured_by(monkeypatch, warning)
     console = quiet()
     with warnings.catch_warnings():
         warnings.simplefilter("default", PrecisionWarning)

@@ -79,6 +79,7 @@ class Measuring:
         error_bounds: the rounding of each output, for engines that subtract outputs; by default, a few roundings.
         finished: what is finished, also after Ctrl-C; some of the values may be NaN.
         first: the first inputs as the engine prepares them, if they are at hand.
+        compiles: whether `numbers` compiles its programs for the first inputs, and measures nothing.
     """
 
     engine: Engine
@@ -92,6 +93,7 @@ class Measuring:
     error_bounds: ErrorBounds | None = None
     finished: Finished = field(default_factory=Finished)
     first: Ready | None = None
+    compiles: bool = False
     quantity: Quantity = field(default="measured", init=False)
 
     def numbers(self, quantity: Quantity = "measured") -> tuple[Float[np.ndarray, "flips 2"], dict[str, int]]:
@@ -127,6 +129,8 @@ class Measuring:
                         some = numbers[first : first + size]
                         own = flips[ends[first] : ends[first + len(some)]]
                         self._measure_by(runner, some, own, placement, waiting)
+                        if self.compiles:
+                            break
         return so_far.values, so_far.fallbacks
 
     def changes(self) -> tuple[Float[np.ndarray, "flips chosen"], dict[str, int]]:
@@ -175,6 +179,8 @@ class Measuring:
         for first in range(0, len(number), room):
             some, own = flips[first : first + room], number[first : first + room]
             program, threads = request.program(counts, len(some), room)
+            if self.compiles:
+                return
             block = FlipBlock(self.positions[some], self.symbols[some])
             for done, values in _chunks(request, program, threads, own, block):
                 self._take(runner, some[done], values, waiting)

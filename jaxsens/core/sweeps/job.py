@@ -21,9 +21,11 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
@@ -154,6 +156,10 @@ class Job(abc.ABC, Generic[Item, Row]):
     def compute(self, item: Item, reporter: Reporter) -> Row:
         """Computes an item's record and keeps it. Whatever it raises fails this item alone, except a full disk."""
 
+    def compile_ahead(self, item: Item) -> None:
+        """Compiles what `compute` will run of an item, in another thread, while other items are computed. Nothing else
+        changes, and what it raises is dropped: `compute` raises it too."""
+
     def write_tables(self, records: Sequence[Row]) -> None:
         """Writes the tables of what is done; `records` come in the order of the items."""
 
@@ -252,7 +258,8 @@ class _Run(Generic[Item, Row]):
         before, job = len(self.chosen) - len(remaining), self.job
         locks = bool(remaining and job.folders) and not job.shared
         lock = alone(job.directory / job.folders[0], self.chosen) if locks else nullcontext(True)
-        with reporting(self.console, len(self.chosen), before) as reporter, lock as is_alone:
+        ahead = _compiling_ahead(job, remaining)
+        with reporting(self.console, len(self.chosen), before) as reporter, lock as is_alone, ahead as begin:
             if not is_alone:
                 reporter.warn(
                     f"another process computes the same in {job.directory}, and every item is computed twice: stop one "
@@ -265,6 +272,7 @@ class _Run(Generic[Item, Row]):
             counts = Counter(item.group for item in remaining)
             for item in remaining:
                 job.check()
+                begin(item)
                 text = self._take(item, reporter)
                 counts -= Counter([item.group])
                 reporter.finished(f"{item}: {text}", self._left.of(counts))
@@ -334,6 +342,32 @@ class _Run(Generic[Item, Row]):
         seconds = time.perf_counter() - began
         self._left.add(*item.group, seconds)
         return f"{record.summary()} ({seconds:.2g} s)"
+
+
+_AHEAD = 8
+"""The groups that are compiled for ahead, at most: those of one length, and no more programs than are kept."""
+
+
+@contextmanager
+def _compiling_ahead(job: Job[Item, Row], items: Sequence[Item]) -> Iterator[Callable[[Item], None]]:
+    """Compiles for the first items of the next groups, in two threads: where an item waits for one, a core is free.
+    Yields what is told of each item before it is computed: what has not begun for its group is left to it."""
+    begins = {item.group: item for item in reversed(items)}
+    waiting = {item.group: begins[item.group] for item in items}
+    ahead: dict[tuple[str, int], Future[None]] = {}
+    threads = ThreadPoolExecutor(2, "jaxsens ahead")
+
+    def begin(item: Item) -> None:
+        waiting.pop(item.group, None)
+        if item.group in ahead:
+            ahead.pop(item.group).cancel()
+        for group in [*islice(waiting, _AHEAD - len(ahead))]:
+            ahead[group] = threads.submit(job.compile_ahead, waiting.pop(group))
+
+    try:
+        yield begin
+    finally:  # what still compiles as Python ends crashes it
+        threads.shutdown(cancel_futures=True)
 
 
 def why_unwritable(error: OSError, directory: Path) -> str:

@@ -26,7 +26,7 @@ from jaxsens.core.base.registry import Option, read
 from jaxsens.core.base.sealed import DamagedFile, digest
 from jaxsens.core.base.strict import STRICT, OptionalPositive, checked_by, field_names, read_fields
 from jaxsens.core.engines.options import AskedEngine, Auto, estimating
-from jaxsens.core.flip_sensitivity import flip_sensitivity
+from jaxsens.core.flip_sensitivity import compile_ahead, flip_sensitivity
 from jaxsens.core.flips.flips import Flips, Substitute
 from jaxsens.core.measures import L2, Measure
 from jaxsens.core.placement.placement import Placement
@@ -166,16 +166,19 @@ class Measurement:
     ) -> FlipSensitivity:
         """The model's flip sensitivity, measured as the table says. The seed draws what is drawn: a sample of flips, a
         sketch, and the flips that check estimates. So many calls share their programs."""
-        n = tokens.shape[1]
-        return flip_sensitivity(
-            model,
-            tokens,
-            flips=self.flips_at(n, seed),
-            measure=self.measure,
-            engine=self.engine_at(n).seeded(seed).shared_by(calls),
-            placement=placement,
-            progress=False if progress is None else progress,
-        )
+        options = self._options(tokens.shape[1], seed, placement, calls)
+        return flip_sensitivity(model, tokens, progress=False if progress is None else progress, **options)
+
+    def compile_ahead(
+        self, model: Any, tokens: Int[np.ndarray, "inputs n"], seed: int, placement: Placement, calls: int
+    ) -> None:
+        """Compiles what `flip_sensitivity` runs of these arguments. See `flip_sensitivity.compile_ahead`."""
+        compile_ahead(model, tokens, **self._options(tokens.shape[1], seed, placement, calls))
+
+    def _options(self, n: int, seed: int, placement: Placement | None, calls: int) -> dict[str, Any]:
+        engine = self.engine_at(n).seeded(seed).shared_by(calls)
+        given = self.flips_at(n, seed), self.measure, engine, placement
+        return dict(zip(("flips", "measure", "engine", "placement"), given, strict=True))
 
 
 @dataclass(frozen=True)
@@ -254,7 +257,7 @@ class PointMetadata:
         dtype: what it was computed in.
         precision: of matrix products.
         engine: `name` and `reason` of the engine that ran.
-        seconds: wall time, compilation included.
+        seconds: wall time, with what is compiled for it, or is waited for, meanwhile.
         estimated: of a point with estimates, what `of_estimates` says; None if all its flips were measured. Which
             statistics are then exact is said by `statistics_of`.
         tables: what each `PointTable` of the sweep's config has of the point; None where it does not apply. In the file

@@ -17,6 +17,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 from rich.console import Console
 
 from jaxsens.core.base.errors import InputError, collecting
@@ -428,6 +429,15 @@ class PointsJob(Job[Point, PointMetadata]):
             return self._measured(item, reporter, self.sweep.placement)
         with self.sharing.together(item.key.encode()):
             return self._measured(item, reporter, replace(self.sweep.placement, mesh=self.sharing.mesh))
+
+    def compile_ahead(self, item: Point) -> None:
+        """Compiles for a point. Code and folders of others are left to the main thread, and a budget to one point."""
+        source, placement = item.source, self.sweep.placement
+        known = source.network is not None and source.weights not in ("own", "published")
+        if known and self.sharing is None and placement.memory_budget is None:
+            with np.errstate(all="ignore"):  # its warnings would be taken for those of the point in progress
+                arguments = item.model(), item.tokens(), item.seed, placement, item.seeds
+                item.measure.compile_ahead(*arguments)
 
     def _measured(self, item: Point, reporter: Reporter, placement: Placement) -> PointMetadata:
         began = time.perf_counter()

@@ -15,11 +15,10 @@ import jaxsens
 from jaxsens.core.report.page import exponent_table
 from jaxsens.core.report.panels import ZERO_LABEL, variant_styles
 from jaxsens.core.report.report import build_report
-from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import run_sweep
 from tests.core.report.synthetic import clashes, points, power, six_variants, sweep_data, y_labels
-from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, quiet
+from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, measured_by, quiet
 from tests.refusals import refused
 
 LENGTHS = (8, 16, 32, 64, 128)
@@ -40,7 +39,7 @@ def swept(folder, monkeypatch, law, lengths, seeds):
             made, values=np.full(len(made), value), resolution=np.full(len(made), resolution)
         )
 
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", measured)
+    measured_by(monkeypatch, measured)
     run_sweep(sweep, folder, sweep.points, quiet())
     return jaxsens.load_sweep(folder)
 

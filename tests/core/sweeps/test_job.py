@@ -22,7 +22,7 @@ from jaxsens.core.sweeps import sweep as sweeps
 from jaxsens.core.sweeps.config import load_sweep_config
 from jaxsens.core.sweeps.points import select
 from jaxsens.core.sweeps.sweep import PointsJob, read_plan, read_points, run_sweep
-from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, printed, quiet, tiny_sweep
+from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, measured_by, printed, quiet, tiny_sweep
 from tests.refusals import refused
 
 
@@ -124,7 +124,7 @@ def test_a_point_that_fails_does_not_stop_the_others(monkeypatch, tmp_path):
             raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory\nallocating 3 GiB")
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", failing)
+    measured_by(monkeypatch, failing)
     sweep = tiny_sweep()
     outcome, log = run(sweep, tmp_path)
     assert outcome.exit_code == 1
@@ -156,7 +156,7 @@ def test_a_signal_leaves_what_was_finished_and_the_next_run_does_the_rest(
             os.kill(os.getpid(), number)
         return fake_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(sweep_points, "flip_sensitivity", stopping)
+    measured_by(monkeypatch, stopping)
     sweep = tiny_sweep()
     handler = signal.getsignal(signal.SIGTERM)
     outcome, _ = run(sweep, tmp_path / "stopped")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from rich.console import Console
 from jaxsens import FlipSensitivity, InputError
 from jaxsens.core.report import page
 from jaxsens.core.report.page import ReportFigure
+from jaxsens.core.sweeps import points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import Sweep
 from tests.made_results import made
@@ -74,3 +76,11 @@ def fake_flip_sensitivity(model: Any, tokens: Any, **options: Any) -> FlipSensit
     given = {"inputs": inputs, "positions": positions, "symbols": symbols, "tokens": words, "readout": "last"}
     versions = {"device": "none", "jaxsens": "test"}
     return made(values, **given, measure=options.get("measure", "l2"), dtype="float32", versions=versions)
+
+
+def measured_by(
+    monkeypatch: pytest.MonkeyPatch, stand_in: Callable[..., FlipSensitivity] = fake_flip_sensitivity
+) -> None:
+    """Has a stand-in measure the points of sweeps, for which nothing is compiled ahead."""
+    monkeypatch.setattr(points, "flip_sensitivity", stand_in)
+    monkeypatch.setattr(points, "compile_ahead", lambda *arguments, **options: None)

@@ -14,7 +14,6 @@ from jaxsens import Auto, FirstOrder, InputError, Vmap
 from jaxsens.core.measures import Decision, Measure, balancing_threshold
 from jaxsens.core.report.page import change_label
 from jaxsens.core.results.statistics import ESTIMATED, Estimated
-from jaxsens.core.sweeps import points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import (
     AVERAGE_SENSITIVITY,
@@ -30,7 +29,7 @@ from jaxsens.core.sweeps.points import (
 from jaxsens.core.sweeps.sweep import ESTIMATE_COLUMNS, KEY_COLUMNS, run_sweep
 from jaxsens.first_order.estimate import strata
 from jaxsens.training.theorem6.run import parse_theorem6_config
-from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, problems_of, quiet, tiny_sweep
+from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, measured_by, problems_of, quiet, tiny_sweep
 from tests.refusals import refusal, refused
 from tests.training.test_theorem6 import INLINE
 from tests.training.tiny import PREDICTION
@@ -66,7 +65,7 @@ def stood_in(monkeypatch):
         calls.append({"n": tokens.shape[1], **options})
         return estimated_flip_sensitivity(model, tokens, **options)
 
-    monkeypatch.setattr(points, "flip_sensitivity", measured)
+    measured_by(monkeypatch, measured)
     return calls
 
 
