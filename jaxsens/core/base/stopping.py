@@ -94,6 +94,11 @@ def requested_signal() -> int | None:
     return _request.number if threading.current_thread() is threading.main_thread() else None
 
 
+def asked() -> bool:
+    """Returns whether a signal was recorded, for a thread whose work may be dropped."""
+    return _request.number is not None
+
+
 @contextmanager
 def noting(*numbers: int) -> Iterator[StopRequest]:
     """Records these signals while the block runs; `check` then raises `Stopped`.

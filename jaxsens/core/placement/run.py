@@ -20,6 +20,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Bool, Float, Int
 
+from jaxsens.core.base import stopping
 from jaxsens.core.base.programs import numerics, resolved
 from jaxsens.core.engines.engine import Engine, FlipBlock
 from jaxsens.core.engines.vmap import CERTAIN_SCORE
@@ -170,6 +171,8 @@ class Measuring:
                 filled[: len(inputs)] = bound
                 prepared = replace(prepared, error_bound=filled)
         if not len(flips):
+            return
+        if self.compiles and stopping.asked():
             return
         counts = np.subtract(*np.searchsorted(self.inputs, [inputs + 1, inputs]))
         operands = ready.parameters, prepared

@@ -77,8 +77,10 @@ MOVED_INPUTS = 16
 """The inputs that are run with moved numbers, and at least in float64."""
 
 MOST_MOVED = 2**20
-"""The numbers of a float32 model up to which it is run with moved parameters too. Of the many outputs of a larger one
+"""The numbers of a float32 model up to which it is run with moved parameters too. Of `MANY_OUTPUTS` of a larger one,
 some show the rounding."""
+
+MANY_OUTPUTS = 16
 
 MOST_EQUATIONS = 400
 """The equations of a program up to which it is taken for a function of which nothing is known: some three layers. What
@@ -229,7 +231,8 @@ def rounding_of(
         program, of_passes, in_own_dtype = passes
         most = max(MOVED_INPUTS, int(SHARE_PASSED * len(flips) / batch * len(inputs)))
         some = _spread(len(inputs), most)
-        few = _spread(len(some), 0 if large and dtype == "float32" and not in_own_dtype else MOVED_INPUTS)
+        shown = large and outputs.shape[1] >= MANY_OUTPUTS and dtype == "float32" and not in_own_dtype
+        few = _spread(len(some), 0 if shown else MOVED_INPUTS)
         passed = [one for one in (np.arange(len(some)), few) if len(one)]
         words, counts = tokens[inputs[some]], np.array([*map(len, passed)], np.int32)
         rows = np.stack([np.resize(one, room_for(len(some))) for one in passed])

@@ -188,37 +188,6 @@ def test_of_several_threads_that_need_one_result_one_makes_it():
     assert made == [1, 1, 2]  # the first failed, and was made again
 
 
-def test_of_several_threads_that_call_a_new_program_one_traces_and_compiles_it():
-    traced, compiles, start = [], [], threading.Barrier(4)
-
-    @compiled(static=0)
-    def traced_once(x):
-        traced.append(threading.current_thread())
-        time.sleep(0.1)
-        return x + 1
-
-    def note(event, duration_secs, **about):
-        del duration_secs, about
-        if "backend_compile" in event:
-            compiles.append(threading.current_thread())
-
-    def call():
-        start.wait()
-        traced_once(np.arange(7))
-
-    threads = [threading.Thread(target=call) for _ in range(4)]
-    jax.monitoring.register_event_duration_secs_listener(note)
-    try:
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        jax.monitoring.unregister_event_duration_listener(note)
-    assert len(traced) == 1
-    assert compiles == traced
-
-
 ROOT = Path(__file__).resolve().parents[3]
 SETTINGS: Any = jax.config  # its attributes are made at run time
 
