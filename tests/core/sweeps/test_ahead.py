@@ -6,7 +6,6 @@ import os
 import signal
 import threading
 import time
-from functools import partial
 
 import jax.monitoring
 import pytest
@@ -34,34 +33,34 @@ def ran(sweep, folder):
 
 @pytest.fixture
 def in_turn(monkeypatch):
-    """Measures the first point when all is compiled that is compiled ahead. Gives the lengths of both."""
+    """Measures the first point when `later` lengths are compiled ahead, all of which may fail then. Gives both."""
     compiles, measures = sweep_points.compile_ahead, sweep_points.flip_sensitivity
-    compiled, measured = [], []
 
-    def ahead(model, tokens, **options):
-        try:
+    def of(later, fails=False):
+        compiled, measured, done = [], [], threading.Semaphore(0)
+
+        def ahead(model, tokens, **options):
             compiles(model, tokens, **options)
-        finally:
             compiled.append(tokens.shape[1])
+            done.release()
+            if fails:
+                raise RuntimeError("no luck")
 
-    def measuring(lengths, model, tokens, **options):
-        until = time.monotonic() + 20
-        while not measured and sorted(compiled) != lengths[1:] and time.monotonic() < until:
-            time.sleep(0.005)
-        result = measures(model, tokens, **options)
-        measured.append(tokens.shape[1])
-        return result
+        def measuring(model, tokens, **options):
+            for _ in range(0 if measured else later):
+                assert done.acquire(timeout=20), "nothing was compiled ahead"
+            measured.append(measures(model, tokens, **options))
+            return measured[-1]
 
-    def of(lengths):
         monkeypatch.setattr(sweep_points, "compile_ahead", ahead)
-        monkeypatch.setattr(sweep_points, "flip_sensitivity", partial(measuring, lengths))
+        monkeypatch.setattr(sweep_points, "flip_sensitivity", measuring)
         return compiled, measured
 
     return of
 
 
-def test_the_thread_that_measures_compiles_for_the_first_length_alone(in_turn, tmp_path):
-    (compiled, measured), events = in_turn([5, 7, 9]), set()
+def test_the_thread_that_measures_compiles_for_the_first_length_alone(in_turn, tmp_path, request):
+    (compiled, measured), events = in_turn(later=2), set()
 
     def note(event, duration_secs, **about):
         del duration_secs, about
@@ -69,25 +68,16 @@ def test_the_thread_that_measures_compiles_for_the_first_length_alone(in_turn, t
             events.add((threading.current_thread().name.startswith(AHEAD), len(measured)))
 
     jax.monitoring.register_event_duration_secs_listener(note)
-    try:
-        outcome, _ = ran(sweep_of([5, 7, 9]), tmp_path)
-    finally:
-        jax.monitoring.unregister_event_duration_listener(note)
+    request.addfinalizer(lambda: jax.monitoring.unregister_event_duration_listener(note))
+    outcome, _ = ran(sweep_of([5, 7, 9]), tmp_path)
     assert (outcome.computed, outcome.failures, sorted(compiled)) == (6, (), [7, 9])
     assert events == {(True, 0), (False, 0)}
 
 
 @pytest.mark.filterwarnings("always")
 @pytest.mark.parametrize("fails", [False, True])
-def test_what_is_compiled_ahead_warns_of_no_point_and_fails_none(in_turn, monkeypatch, tmp_path, fails):
-    (compiled, _), compiles = in_turn([4, 1024]), sweep_points.compile_ahead
-
-    def ahead(model, tokens, **options):
-        compiles(model, tokens, **options)
-        if fails:
-            raise RuntimeError("no luck")
-
-    monkeypatch.setattr(sweep_points, "compile_ahead", ahead)
+def test_what_is_compiled_ahead_warns_of_no_point_and_fails_none(in_turn, tmp_path, fails):
+    compiled, _ = in_turn(1, fails)
     options = '[measure]\nflips = { kind = "substitute", positions = [0] }\nengine = "vmap"\n'
     cold = '[[variant]]\nname = "cold"\nmodel = { weighting = "temperature-cubic" }\n'
     outcome, log = ran(sweep_of([4, 1024], "", options + cold), tmp_path)
