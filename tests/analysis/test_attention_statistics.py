@@ -27,7 +27,7 @@ from jaxsens.core.report.report import build_report
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import run_sweep
 from tests import reference
-from tests.core.sweeps.tiny import problems_of, quiet
+from tests.core.sweeps.tiny import problems_of, quiet, tiny_text
 from tests.refusals import refused
 from tests.small_models import random_parameters, small, tying
 from tests.together.flip_sensitivity.test_incremental import Odd, odd_weights, two_apart
@@ -248,17 +248,7 @@ def test_a_text_is_encoded():
     np.testing.assert_allclose(written.read, attention_statistics(MODEL, [2, 0, 1, 1, 0]).read, 1e-5)
 
 
-CONFIG = """
-lengths = [4, 8, 16]
-seeds = 2
-variants = ["average-hard"]
-[model]
-alphabet_size = 2
-width = 4
-heads = [1, 2]
-layers = 2
-feed_forward = 0
-mask = "strict-future"
+AFTER = """mask = "strict-future"
 [inputs]
 count = 2
 [measure]
@@ -267,6 +257,7 @@ flips = { kind = "substitute", positions = [0, 2] }
 name = "recurrent"
 model = { kind = "lstm" }
 """
+CONFIG = tiny_text(AFTER, lengths=[4, 8, 16], variants=["average-hard"], heads=[1, 2], layers=2)
 TABLE = '[attention]\nrows = "read"\n'
 
 
@@ -340,7 +331,7 @@ def test_the_report_shows_each_statistic_by_layer(swept):
 
 
 def test_what_a_sweep_cannot_have_is_refused():
-    (problem,) = problems_of(CONFIG.replace('variants = ["average-hard"]\n', "") + TABLE)
+    (problem,) = problems_of(CONFIG.replace('["average-hard"]', "[]") + TABLE)
     assert (
         problem
         == "attention: no variant is a transformer, whose attention can be looked into: leave the table out"

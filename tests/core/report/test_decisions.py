@@ -32,26 +32,17 @@ from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.points import AVERAGE_SENSITIVITY, OF_DECISIONS, PER_POSITION
 from jaxsens.core.sweeps.sweep import read_points, run_sweep
 from tests.core.report.synthetic import clashes, points, power
-from tests.core.sweeps.tiny import quiet, tiny_sweep
+from tests.core.sweeps.tiny import quiet, tiny_sweep, tiny_text
 
-SWEEP = """
-lengths = [3, 4, 5]
-seeds = 3
-variants = ["softmax"]
-statistics = ["average-sensitivity", "average-sensitivity-per-position"]
-[model]
-alphabet_size = 2
-width = 4
-heads = 1
-layers = 1
-feed_forward = 0
-logits = 1
+DECIDED = """logits = 1
 [inputs]
 kind = "all"
 [measure]
 measure = { kind = "decision", threshold = "median" }
 engine = "vmap"
 """
+COUNTED = [AVERAGE_SENSITIVITY, PER_POSITION]
+SWEEP = tiny_text(DECIDED, lengths=[3, 4, 5], seeds=3, variants=["softmax"], statistics=COUNTED)
 
 
 @pytest.fixture(scope="module")

@@ -13,15 +13,14 @@ import pytest
 from jaxsens.core.sweeps import points as sweep_points
 from jaxsens.core.sweeps.config import parse_sweep_config
 from jaxsens.core.sweeps.sweep import run_sweep
-from tests.core.sweeps.tiny import TINY, fake_flip_sensitivity, measured_by, printed, quiet
+from tests.core.sweeps.tiny import fake_flip_sensitivity, measured_by, printed, quiet, tiny_text
 
 AHEAD = "jaxsens ahead"
 
 
-def sweep_of(lengths, variants='"softmax"', after=""):
+def sweep_of(lengths, variants=("softmax",), after=""):
     """A sweep of one variant, of a width that no other test has."""
-    text = TINY.replace("[4, 6]", str(lengths)).replace('"softmax", "leftmost-hard"', variants)
-    return parse_sweep_config(f"{text.replace('width = 4', 'width = 6')}{after}")
+    return parse_sweep_config(tiny_text(after, lengths=lengths, variants=variants, width=6))
 
 
 def ran(sweep, folder):
@@ -80,7 +79,7 @@ def test_what_is_compiled_ahead_warns_of_no_point_and_fails_none(in_turn, tmp_pa
     compiled, _ = in_turn(1, fails)
     options = '[measure]\nflips = { kind = "substitute", positions = [0] }\nengine = "vmap"\n'
     cold = '[[variant]]\nname = "cold"\nmodel = { weighting = "temperature-cubic" }\n'
-    outcome, log = ran(sweep_of([4, 1024], "", options + cold), tmp_path)
+    outcome, log = ran(sweep_of([4, 1024], (), options + cold), tmp_path)
     assert (outcome.computed, outcome.failures, compiled) == (4, (), [1024])
     told = [line for line in log.splitlines() if "warning: " in line and "attention scores" in line]
     assert ["n=1024 seed=0: n = 1024: attention scores" in line for line in told] == [True], log

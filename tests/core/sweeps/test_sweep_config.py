@@ -20,7 +20,7 @@ from jaxsens.core.sweeps.config import BUILT_IN, Variant, load_sweep_config, par
 from jaxsens.core.sweeps.inputs import MOST_WORDS, AllWords, RandomWords, Symbols, WordFile, read_words
 from jaxsens.core.sweeps.points import Measurement
 from jaxsens.core.sweeps.sweep import SweepVariant
-from tests.core.sweeps.tiny import TINY, tiny_sweep
+from tests.core.sweeps.tiny import TINY, tiny_sweep, tiny_text
 from tests.refusals import refused
 
 
@@ -84,33 +84,27 @@ model = {layers = -1, weighting = {type = "Softmax", inverse_temperature = 3}}
         assert f'did you mean "{name}"' in said
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("seeds", "2.0"),
-        ("seeds", "true"),
-        ("seeds", "0"),
-        ("seeds", "[]"),
-        ("seeds", "[-1]"),
-        ("seeds", '["1"]'),
-        ("lengths", "[]"),
-        ("lengths", "[4.0]"),
-        ("lengths", "8"),
-        ("title", "3"),
-        ("statistics", "[]"),
-        ("statistics", '"mean"'),
-        ("variants", "[]"),
-        ("inputs", "{count = 0}"),
-        ("measure", '{flips = {kind = "substitute", sample = 1.5}}'),
-        ("measure", '{measure = {kind = "l2", outputs = [0.5]}}'),
-        ("inputs", '{kind = "even"}'),
-        ("inputs", '{file = "words.txt", kind = "balanced"}'),
-        ("model", "{alphabet_size = true}"),
-        ("model", '{alphabet_size = 2, kind = "mamba"}'),
-        ("model", '{alphabet_size = 2, positions = ["sinusoidal", "sinusodial"]}'),
-        ("model", '{alphabet_size = 2, positions = {type = "Learned", max_length = 8.0}}'),
+WRONG = {
+    "seeds": ["2.0", "true", "0", "[]", "[-1]", '["1"]'],
+    "lengths": ["[]", "[4.0]", "8"],
+    "title": ["3"],
+    "statistics": ["[]", '"mean"'],
+    "variants": ["[]"],
+    "inputs": ["{count = 0}", '{kind = "even"}', '{file = "words.txt", kind = "balanced"}'],
+    "measure": [
+        '{flips = {kind = "substitute", sample = 1.5}}',
+        '{measure = {kind = "l2", outputs = [0.5]}}',
     ],
-)
+    "model": [
+        "{alphabet_size = true}",
+        '{alphabet_size = 2, kind = "mamba"}',
+        '{alphabet_size = 2, positions = ["sinusoidal", "sinusodial"]}',
+        '{alphabet_size = 2, positions = {type = "Learned", max_length = 8.0}}',
+    ],
+}
+
+
+@pytest.mark.parametrize(("key", "value"), [(key, value) for key in WRONG for value in WRONG[key]])
 def test_a_wrong_value_is_refused_with_its_path(key, value):
     kept = dict.fromkeys(["lengths", "variants", "model"], "")
     kept |= {"lengths": "[4, 6]", "variants": '["softmax"]', "model": "{alphabet_size = 2}"}
@@ -365,21 +359,8 @@ def test_balanced_words_have_every_symbol_equally_often_or_once_more(m, size, co
         assert often.max() - often.min() == (m % size != 0)
 
 
-ENDS = """
-lengths = [4, 7]
-seeds = 2
-[model]
-alphabet_size = 2
-width = 4
-heads = 1
-layers = 1
-feed_forward = 0
-[[variant]]
-name = "end"
-[[variant]]
-name = "none"
-model = {end_symbol = false}
-"""
+END, NO_END = '[[variant]]\nname = "end"\n', '[[variant]]\nname = "none"\nmodel = {end_symbol = false}\n'
+ENDS = tiny_text(END + NO_END, lengths=[4, 7], variants=[])
 
 
 @pytest.mark.parametrize(
@@ -399,12 +380,9 @@ def test_an_end_symbol_that_not_all_variants_have_stands_in_place_of_the_last_sy
 
 
 def test_without_an_end_symbol_the_words_and_keys_are_those_of_a_sweep_of_its_own():
-    both, alone = (
-        parse_sweep_config(text) for text in (ENDS, ENDS.replace('name = "end"\n[[variant]]\n', ""))
-    )
-    assert [point.key for point in both.points if point.variant == "none"] == [
-        point.key for point in alone.points
-    ]
+    both, alone = (parse_sweep_config(text) for text in (ENDS, ENDS.replace(END, "")))
+    keys = [point.key for point in both.points if point.variant == "none"]
+    assert keys == [point.key for point in alone.points]
     assert "end_replaces_last" in both.points[0].expanded["inputs"]
 
 
@@ -455,8 +433,8 @@ def test_a_file_of_words_is_looked_for_beside_the_config_and_its_every_problem_r
     assert load_sweep_config(config).points[0].tokens().tolist() == [[0, 1, 0, 2]]
 
 
-def every(text, lengths="[4, 6]"):
-    return parse_sweep_config(TINY.replace("[4, 6]", lengths) + f"[inputs]\n{text}\n")
+def every(text, *lengths):
+    return parse_sweep_config(tiny_text(f"[inputs]\n{text}\n", lengths=lengths or [4, 6]))
 
 
 def test_every_word_is_measured_for_every_seed_and_too_many_are_refused():
@@ -467,8 +445,8 @@ def test_every_word_is_measured_for_every_seed_and_too_many_are_refused():
     assert sweep.points[0].expanded["inputs"] == {"kind": "all", **vars(BITS)}
     assert sweep.points[0].key != sweep.points[1].key
     longest = int(np.log2(MOST_WORDS))
-    assert every('kind = "all"', f"[{longest}, {longest + 1}]").lengths == (longest, longest + 1)
-    assert "lengths up to 18" in refused("inputs.kind", every, 'kind = "all"', "[4, 19, 40]")
+    assert every('kind = "all"', longest, longest + 1).lengths == (longest, longest + 1)
+    assert "lengths up to 18" in refused("inputs.kind", every, 'kind = "all"', 4, 19, 40)
     refused("inputs.count", every, 'kind = "all"\ncount = 3')
     refused("inputs.kind", every, 'kind = "every"')
     for size, longest in ((3, 10), (4, 8)):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +34,15 @@ heads = 1
 layers = 1
 feed_forward = 0
 """
+
+
+def tiny_text(after: str = "", **values: Any) -> str:
+    """TINY with other values of these keys, and more keys of the model and tables after it."""
+    text = TINY
+    for key, value in values.items():
+        text, found = re.subn(rf"(?m)^{key} = .*", f"{key} = {json.dumps(value)}", text)
+        assert found == 1, key
+    return text + after
 
 
 def tiny_sweep(before: str = "", after: str = "") -> Sweep:

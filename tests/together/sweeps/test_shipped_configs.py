@@ -15,6 +15,7 @@ from jaxsens.cli import main
 from jaxsens.cli.plan import DEVICES, PLANNING, TEMPLATES, Plan, job_file, planned, target_called
 from jaxsens.core.sweeps.config import load_sweep_config
 from jaxsens.training.theorem6.run import load_theorem6_config
+from tests.core.sweeps.tiny import tiny_text
 from tests.refusals import refused
 
 CONFIGS = sorted((Path(__file__).resolve().parents[3] / "configs").glob("*.toml"))
@@ -134,16 +135,7 @@ def test_a_config_of_the_atlas_names_its_paper_and_has_a_page(path):
         assert load_sweep_config(path).title
 
 
-CONFIG = """
-title = "plan"
-lengths = [8, 16]
-seeds = 3
-variants = ["softmax", "leftmost-hard"]
-[model]
-alphabet_size = 2
-width = 8
-layers = 2
-"""
+CONFIG = tiny_text(lengths=[8, 16], seeds=3, width=8, heads=2, layers=2, feed_forward=32)
 
 
 @pytest.fixture
