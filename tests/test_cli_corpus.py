@@ -24,7 +24,6 @@ TEXTS = [("the cat sat", "a"), ("a dog slept on the mat", "b"), ("the cat slept"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "bert").mkdir()
     write_folder(tmp_path / "bert")
     lines = ["text\tlabel", *("\t".join(one) for one in TEXTS)]
     (tmp_path / "texts.tsv").write_text("\n".join(lines), encoding="utf-8")

@@ -209,7 +209,6 @@ def test_help_is_read_in_any_encoding(encoding, monkeypatch):
 def test_signs_that_an_encoding_lacks_are_ascii_and_characters_of_a_text_are_escapes(
     encoding, tmp_path, monkeypatch
 ):
-    (tmp_path / "bert").mkdir()
     write_folder(tmp_path / "bert")
     (tmp_path / "t.txt").write_text("the cat sat\na cat slept\n")
     code, text = written(encoding, monkeypatch, *MEASURE)

@@ -195,7 +195,6 @@ def test_the_critical_temperature_is_that_of_the_scores_themselves_whatever_come
 
 @pytest.mark.long
 def test_a_published_model_has_a_diagram_as_a_transformer_has(tmp_path):
-    (tmp_path / "bert").mkdir()
     write_folder(tmp_path / "bert", "bert")
     schedule = '{ type = "Schedule", log_power = 1.0 }'
     text = f"""

@@ -176,7 +176,8 @@ def write_folder(
     options: dict[str, Any] | None = None,
     tensors: dict[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Writes a folder of a family with random weights; returns its config and its tensors."""
+    """Makes a folder of a family with random weights; returns its config and its tensors."""
+    folder.mkdir(parents=True, exist_ok=True)
     config = {**CONFIGS[family], **(options or {})}
     tensors = tensors_of(family, config) if tensors is None else tensors
     (folder / "config.json").write_text(json.dumps({"model_type": family, **config}), encoding="utf-8")

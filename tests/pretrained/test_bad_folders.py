@@ -38,84 +38,71 @@ class Malice:
 Change = Callable[[Path], None]
 
 
-def options(family: str = "bert", **changed: Any) -> Change:
+def changing(change: Callable[..., None]) -> Callable[..., Change]:
+    """Of a function of a folder and of what is to be wrong there: a function of the latter that gives a `Change`."""
+    return lambda *what, **named: lambda folder: change(folder, *what, **named)
+
+
+@changing
+def options(folder: Path, family: str = "bert", **changed: Any) -> None:
     """A folder of a family whose config.json says something else. The value `...` leaves an option out."""
-
-    def change(folder: Path) -> None:
-        write_folder(folder, family)
-        table = json.loads((folder / "config.json").read_text())
-        table = {name: value for name, value in (table | changed).items() if value is not ...}
-        (folder / "config.json").write_text(json.dumps(table))
-
-    return change
+    write_folder(folder, family)
+    table = json.loads((folder / "config.json").read_text())
+    table = {name: value for name, value in (table | changed).items() if value is not ...}
+    (folder / "config.json").write_text(json.dumps(table))
 
 
-def tensors(changed: dict[str, Any], family: str = "bert") -> Change:
+@changing
+def tensors(folder: Path, changed: dict[str, Any], family: str = "bert") -> None:
     """A folder in which tensors are something else: an array, `...` for none, or a function of the array."""
-
-    def change(folder: Path) -> None:
-        _, own = write_folder(folder, family)
-        for name, value in changed.items():
-            if value is ...:
-                del own[name]
-            else:
-                own[name] = np.ascontiguousarray(value(own[name]) if callable(value) else value)
-        save_file(own, folder / "model.safetensors")
-
-    return change
+    _, own = write_folder(folder, family)
+    for name, value in changed.items():
+        if value is ...:
+            del own[name]
+        else:
+            own[name] = np.ascontiguousarray(value(own[name]) if callable(value) else value)
+    save_file(own, folder / "model.safetensors")
 
 
-def text(name: str, content: str | bytes) -> Change:
-    def change(folder: Path) -> None:
-        write_folder(folder)
-        (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
-
-    return change
+@changing
+def text(folder: Path, name: str, content: str | bytes) -> None:
+    write_folder(folder)
+    (folder / name).write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def gone(*names: str) -> Change:
-    def change(folder: Path) -> None:
-        write_folder(folder)
-        for name in names:
-            (folder / name).unlink()
-
-    return change
+@changing
+def gone(folder: Path, *names: str) -> None:
+    write_folder(folder)
+    for name in names:
+        (folder / name).unlink()
 
 
-def instead(name: str) -> Change:
+@changing
+def instead(folder: Path, name: str) -> None:
     """A folder whose weights are in another format: a pickle that would leave a file behind."""
-
-    def change(folder: Path) -> None:
-        gone("model.safetensors")(folder)
-        (folder / name).write_bytes(pickle.dumps({"a": Malice(folder / "unpickled")}))
-
-    return change
+    gone("model.safetensors")(folder)
+    (folder / name).write_bytes(pickle.dumps({"a": Malice(folder / "unpickled")}))
 
 
-def index(weight_map: Any) -> Change:
+@changing
+def index(folder: Path, weight_map: Any) -> None:
     """A folder with two shards and an index; `weight_map` is the map, or a function of the right one."""
-
-    def change(folder: Path) -> None:
-        _, own = write_folder(folder)
-        (folder / "model.safetensors").unlink()
-        names = sorted(own)
-        right = {name: f"model-0000{1 + k % 2}-of-00002.safetensors" for k, name in enumerate(names)}
-        for file in set(right.values()):
-            save_file({name: own[name] for name in names if right[name] == file}, folder / file)
-        table = {"metadata": {}, "weight_map": weight_map(right) if callable(weight_map) else weight_map}
-        (folder / "model.safetensors.index.json").write_text(json.dumps(table))
-
-    return change
+    _, own = write_folder(folder)
+    (folder / "model.safetensors").unlink()
+    names = sorted(own)
+    right = {name: f"model-0000{1 + k % 2}-of-00002.safetensors" for k, name in enumerate(names)}
+    for file in set(right.values()):
+        save_file({name: own[name] for name in names if right[name] == file}, folder / file)
+    table = {"metadata": {}, "weight_map": weight_map(right) if callable(weight_map) else weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(table))
 
 
-def outside(name: str) -> Change:
-    def change(folder: Path) -> None:
-        write_folder(folder)
-        target = folder.parent / f"outside-{name}"
-        (folder / name).rename(target)
-        (folder / name).symlink_to(target)
-
-    return change
+@changing
+def outside(folder: Path, name: str) -> None:
+    write_folder(folder)
+    target = folder.parent / f"outside-{name}"
+    (folder / name).rename(target)
+    (folder / name).symlink_to(target)
 
 
 def first_tensor_in(file: Any) -> Change:
@@ -171,29 +158,22 @@ def symbols(*more: str) -> str:
     return json.dumps(table)
 
 
-def other_tokenizer(change: Callable[[dict[str, Any]], object]) -> Change:
-    def write(folder: Path) -> None:
-        table = tokenizer_table(True)
-        change(table)
-        text("tokenizer.json", json.dumps(table))(folder)
-
-    return write
+@changing
+def other_tokenizer(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    table = tokenizer_table(True)
+    change(table)
+    text("tokenizer.json", json.dumps(table))(folder)
 
 
-def parent(name: str) -> Change:
-    def change(folder: Path) -> None:
-        (folder / name).mkdir(parents=True)
-        write_folder(folder / name)
-
-    return change
+@changing
+def parent(folder: Path, name: str) -> None:
+    write_folder(folder / name)
 
 
-def pooling(**options: Any) -> Change:
-    def change(folder: Path) -> None:
-        write_folder(folder)
-        write_pooling(folder, **options)
-
-    return change
+@changing
+def pooling(folder: Path, **options: Any) -> None:
+    write_folder(folder)
+    write_pooling(folder, **options)
 
 
 QUERY = "bert.encoder.layer.0.attention.self.query.weight"
@@ -421,7 +401,6 @@ def test_the_command_that_installs_the_extra(tmp_path, monkeypatch):
 def test_the_commands_that_are_told_do_nothing_but_what_they_say(change, name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = Path(name)
-    folder.mkdir()
     write_folder(folder)
     change(folder)
     with pytest.raises(InputError) as caught:

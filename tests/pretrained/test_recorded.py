@@ -57,7 +57,6 @@ SENTENCE = "The committee did not approve the budget, because the treasurer was 
 def test_the_examples_run(tmp_path, monkeypatch, capsys):
     page = (DOCS / "pretrained.md").read_text("utf-8").replace(SENTENCE, "the cat sat on a mat")
     folder = tmp_path / "all-MiniLM-L6-v2"
-    folder.mkdir()
     write_folder(folder, "bert")
     write_pooling(folder, pooling_mode_mean_tokens=True)
     (tmp_path / "Meta-Llama-3-8B").mkdir()

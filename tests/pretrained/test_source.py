@@ -33,7 +33,6 @@ flips = { kind = "neighbours", k = 2 }
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "bert").mkdir()
     write_folder(tmp_path / "bert", "bert")
     return tmp_path
 
@@ -158,7 +157,6 @@ def test_what_is_wrong_is_named_with_its_key(folder, old, new, path):
 def test_a_shipped_config_is_read_with_a_model_in_place_of_its_own(path, tmp_path):
     """The models are those that their comments say how to get."""
     text = path.read_text("utf-8")
-    (tmp_path / "model").mkdir()
     family, longest = ("gpt2", "n_positions") if "gpt2" in text else ("bert", "max_position_embeddings")
     layers = "n_layer" if family == "gpt2" else "num_hidden_layers"
     write_folder(tmp_path / "model", family, {longest: 1024, layers: 6})

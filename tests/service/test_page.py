@@ -37,9 +37,8 @@ TEXT = "the cat sat on a mat and slept"
 def service(tmp_path_factory):
     place = tmp_path_factory.mktemp("page")
     folder = place / "cats"
-    for one in ("cats", "moods"):
-        (place / one).mkdir()
     write_folder(folder, "bert")
+    (place / "moods").mkdir()
     moods = classifier(place / "moods")
     models = {"cats": str(folder), "moods": str(moods), "slow": "tests.service.served:slow"}
     (place / "sweeps" / "of one").mkdir(parents=True)

@@ -28,7 +28,6 @@ WORD = [0, 1, 2, 2, 1, 0, 1, 2]
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
     place = tmp_path_factory.mktemp("service")
-    (place / "cats").mkdir()
     write_folder(place / "cats", "bert")
     cached = place / "hub" / "models--org--cats"
     (cached / "refs").mkdir(parents=True)
