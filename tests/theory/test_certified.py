@@ -360,22 +360,16 @@ def test_numpy_integers_are_whole_numbers():
     assert type(given.n) is int
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"fixed": [1, 2]}, "fixed"),
-        ({"fixed": 3}, "fixed"),
-        ({"fixed": {"0": 1}}, "fixed"),
-        ({"fixed": {0: 1.0}}, "fixed"),
-        ({"flips": [[0], [0, 1]]}, "flips.symbols"),
-        ({"flips": [[0, 1]]}, "flips.symbols"),
-        ({"flips": ["a", None]}, "flips.symbols"),
-        ({"flips": {0, 1}}, "flips.symbols"),
-        ({"flips": [True]}, "flips.symbols"),
-        ({"measure": {"kind": "l2", "outputs": [0.5]}}, "measure.outputs"),
-        ({"classes": 1.5}, "classes"),
-        ({"measure": ["l2"]}, "measure"),
-    ],
-)
-def test_other_arguments_are_refused_by_name(options, message):
-    refused(message, certified_bound, scaled_model(0, layers=1), 4, **options)
+UNUSABLE: dict[str, list[Any]] = {
+    "fixed": [[1, 2], 3, {"0": 1}, {0: 1.0}],
+    "flips.symbols": [[[0], [0, 1]], [[0, 1]], ["a", None], {0, 1}, [True]],
+    "measure.outputs": [{"kind": "l2", "outputs": [0.5]}],
+    "measure": [["l2"]],
+    "classes": [1.5],
+}
+
+
+@pytest.mark.parametrize(("path", "value"), [(path, value) for path in UNUSABLE for value in UNUSABLE[path]])
+def test_other_arguments_are_refused_by_name(path, value):
+    argument, _, _ = path.partition(".")
+    refused(path, certified_bound, scaled_model(0, layers=1), 4, **{argument: value})

@@ -103,10 +103,8 @@ def test_an_engine_that_cannot_serve_is_refused_with_the_reason(subject, options
 def test_flips_of_other_kinds_are_counted(flips, count):
     told = jaxsens.explain(model(), 10, flips)
     assert told.flips == count
-    edits = getattr(flips, "groups", None) or isinstance(
-        flips, jaxsens.Delete | jaxsens.Insert | jaxsens.Repeat
-    )
-    edits = bool(edits)
+    kinds = jaxsens.Delete | jaxsens.Insert | jaxsens.Repeat
+    edits = isinstance(flips, kinds) or bool(getattr(flips, "groups", None))
     assert (told.engine.name == "vmap") >= edits
     assert (told.instead is None) >= edits
     assert told.seconds > 0
@@ -122,18 +120,11 @@ def test_an_input_is_explained_as_it_is_measured():
     assert jaxsens.explain(subject, 7).flips == jaxsens.explain(subject, np.int64(7)).flips == flips + 1
 
 
+NO_INPUTS, NO_LENGTHS = ([[0, 1], [1, 0]], [[0, 1], [1]], [0.0, 1.0], [0, 9], []), ("01", np.array(7), 0)
+
+
 @pytest.mark.parametrize(
-    ("given", "names"),
-    [
-        ([[0, 1], [1, 0]], "tokens"),
-        ([[0, 1], [1]], "tokens"),
-        ([0.0, 1.0], "tokens"),
-        ([0, 9], "tokens"),
-        ([], "tokens"),
-        ("01", "n"),
-        (np.array(7), "n"),
-        (0, "n"),
-    ],
+    ("given", "names"), [*((one, "tokens") for one in NO_INPUTS), *((one, "n") for one in NO_LENGTHS)]
 )
 def test_what_is_neither_a_length_nor_one_input_is_refused(given, names):
     subject = jaxsens.Transformer(jaxsens.TransformerConfig(2), seed=0)
