@@ -37,9 +37,8 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 FLAGS = ["--xla_force_host_platform_device_count=8"]
 if version("jax").startswith("0.10."):
     FLAGS += ["--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false"]
-    FLAGS += [
-        "--xla_cpu_parallel_codegen_split_count=1"
-    ]  # a fifth less of a processor's time: the suite uses them all
+    # A fifth less of a processor's time: the suite uses them all.
+    FLAGS += ["--xla_cpu_parallel_codegen_split_count=1"]
 given = os.environ.get("XLA_FLAGS", "")
 os.environ["XLA_FLAGS"] = " ".join([given, *(f for f in FLAGS if f.partition("=")[0] not in given)]).strip()
 # The same small functions are compiled in every run; the limits' defaults would keep all of them out of the cache.
@@ -166,6 +165,12 @@ def faked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     measured_by(monkeypatch, fake)
     return measured
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """What the tests that are coroutines run on."""
+    return "asyncio"
 
 
 @pytest.fixture(autouse=True, scope="module")

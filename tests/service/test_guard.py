@@ -163,11 +163,6 @@ Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def opened() -> AsyncIterator[Callable[[], Awaitable[Pair]]]:
     """Opens a connection to a guarded service of one route."""
     app = Guard(echoing(), TOKEN, ["localhost"], 1)

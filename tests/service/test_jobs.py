@@ -65,11 +65,6 @@ class PlayedWorker:
 
 
 @pytest.fixture
-def anyio_backend() -> str:
-    return "asyncio"
-
-
-@pytest.fixture
 async def workers(request: pytest.FixtureRequest) -> list[PlayedWorker]:
     return [PlayedWorker() for _ in range(getattr(request, "param", 1))]
 

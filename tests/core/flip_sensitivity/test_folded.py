@@ -172,52 +172,40 @@ def test_what_it_declines_is_measured_by_whole_rows():
     np.testing.assert_allclose(found, specified.norms[chosen], rtol=1e-8, atol=1e-10)
 
 
+def single(n: int, **changes: Any) -> tuple[TransformerConfig, Any, np.ndarray]:
+    """Two layers of a head of width 1, parameters for a test to fill in, and a word of 0 that ends."""
+    options: dict[str, Any] = {"head_width": 1, "feed_forward": (32, 0), "positions": Learned(n), **changes}
+    config = TransformerConfig(2, width=4, heads=1, **options)
+    nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape), initialise(config, 0))
+    nothing.embedding[:, 3] = 1  # what queries read
+    nothing.layers[0].b1[:] = 1  # no unit changes sign
+    return config, nothing, np.append(np.zeros(n - 1, int), 2)
+
+
 @pytest.mark.long
 def test_a_weight_that_underflows_in_float32_and_grows_back():
     """Only position 0 sees the flip of position 1; its score in the last layer rises from `low` by `back`."""
     n, low, back = 256, -100.0, 88.0
-    config = TransformerConfig(
-        alphabet_size=2,
-        width=4,
-        heads=1,
-        head_width=1,
-        feed_forward=(32, 0),
-        mask=("strict-past", "none"),
-        positions=Learned(n),
-    )
-    nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape), initialise(config, 0))
+    config, nothing, tokens = single(n, mask=("strict-past", "none"))
     nothing.embedding[1, 0] = 1  # the symbol
-    nothing.embedding[:, 3] = 1  # what queries read
     nothing.learned[0, 1:3] = low, 1  # the last layer's score and value of position 0
     first, last = nothing.layers
     first.value[0, 0, 0], first.output[0, 0, 1] = back * (n - 1), 1
-    first.b1[:] = 1  # no unit changes sign
     last.query[0, 3, 0] = last.key[0, 1, 0] = last.value[0, 2, 0] = last.output[0, 0, 0] = 1
-    found, _ = completed(config, nothing, np.append(np.zeros(n - 1, int), 2), [1])
+    found, _ = completed(config, nothing, tokens, [1])
     before, after = (np.exp(s) / (n - 1 + np.exp(s)) for s in (low, low + back))
     np.testing.assert_allclose(found, [after - before], rtol=1e-4)
 
 
 def peaked(share: float, n: int) -> tuple[TransformerConfig, Any, np.ndarray]:
     """A model in which position 1 has that share of the attention of every row of the first layer, and its word."""
-    config = TransformerConfig(
-        alphabet_size=2,
-        width=4,
-        heads=1,
-        head_width=1,
-        feed_forward=(32, 0),
-        positions=Learned(n),
-        dtype="float64",
-    )
-    nothing = jax.tree.map(lambda leaf: np.zeros(leaf.shape), initialise(config, 0))
+    config, nothing, tokens = single(n, dtype="float64")
     nothing.embedding[1, 0] = 0.01  # the symbol, which values read
-    nothing.embedding[:, 3] = 1  # what queries read
     nothing.learned[1, 1] = np.log(share / (1 - share) * (n - 1))  # its score
     first, last = nothing.layers
     first.query[0, 3, 0] = first.key[0, 1, 0] = first.value[0, 0, 0] = first.output[0, 0, 2] = 1
-    first.b1[:] = 1  # no unit changes sign
     last.value[0, 2, 0] = last.output[0, 0, 0] = 1
-    return config, nothing, np.append(np.zeros(n - 1, int), 2)
+    return config, nothing, tokens
 
 
 @pytest.mark.long

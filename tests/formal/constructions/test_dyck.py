@@ -137,9 +137,8 @@ def test_every_head_is_as_near_to_hard_attention_as_it_says(condition, autoregre
                 largest[head.kind] = max(largest[head.kind], away)
     assert largest["average"] < 1e-12
     assert largest["table"] < 1e-4
-    assert (
-        largest["table"] > 0 or autoregressive
-    )  # there the sharpness grows with i, beyond a float64's digits
+    # In autoregressive networks the sharpness grows with i, beyond a float64's digits.
+    assert largest["table"] > 0 or autoregressive
     assert 1 / 257 < largest["match"] <= 1 / 8
     assert largest["exists"] > 0
 

@@ -58,25 +58,25 @@ from tests.theory.certified_truth import scaled_model, undercut
 from tests.theory.hard_models import hard
 
 
-@dataclass(frozen=True)
-class Ramp(AddedTerm):
-    """i/n in every coordinate: an added term, which every rule for added terms serves."""
+class Bounded:
+    """What every term of these tests says of itself."""
 
     @property
     def bounded(self) -> bool:
         return True
+
+
+@dataclass(frozen=True)
+class Ramp(Bounded, AddedTerm):
+    """i/n in every coordinate: an added term, which every rule for added terms serves."""
 
     def values(self, n, width):
         return np.repeat(np.arange(1, n + 1)[:, None] / n, width, axis=1)
 
 
 @dataclass(frozen=True)
-class Window(ScoreTerm):
+class Window(Bounded, ScoreTerm):
     """-1 on keys more than two places away: a score term that nobody has a rule for."""
-
-    @property
-    def bounded(self) -> bool:
-        return True
 
     def turned(self, x, positions, n):
         return x
@@ -87,12 +87,8 @@ class Window(ScoreTerm):
 
 
 @dataclass(frozen=True)
-class Nowhere(PositionTerm):
+class Nowhere(Bounded, PositionTerm):
     """A position term that enters neither the embeddings nor the scores."""
-
-    @property
-    def bounded(self) -> bool:
-        return True
 
 
 WORD = np.array([0, 1, 1, 0, 1, 2])
@@ -122,16 +118,12 @@ class EndsHard(HardWeighting):
 
 
 @dataclasses.dataclass(frozen=True)
-class Thirds(CoordinateTerm):
+class Thirds(Bounded, CoordinateTerm):
     """i mod 3."""
 
     @property
     def label(self) -> str:
         return "thirds"
-
-    @property
-    def bounded(self) -> bool:
-        return True
 
     def values(self, n):
         return np.arange(1.0, n + 1) % 3
