@@ -152,7 +152,7 @@ def compile_ahead(
     placement: Placement | None,
 ) -> None:
     """Compiles what `flip_sensitivity` of these arguments runs, as far as is known before a flip is measured, in any
-    thread: it warns of nothing, and runs the first unflipped inputs alone. Estimates are not compiled for."""
+    thread: it warns of nothing, and runs the unflipped inputs alone. Estimates are not compiled for."""
     adapted, request = as_model(model), Request(flips, measure, engine, "auto")
     with collecting("flip_sensitivity") as problems:
         where = checked_placement(placement, problems, adapted.mesh)

@@ -75,7 +75,8 @@ MAPPED_ROWS = 512
 """Per-row maps are computed for so many rows at once: matrices that leave the cache are then read less often."""
 
 LARGEST_SCORE = {"float32": 2.0**9, "float64": math.inf}
-"""The largest scores at which the closed form is used, by dtype. Narrower ones have too few digits for it.
+"""The largest scores at which the closed form is used, and any change is resolved, by dtype. Narrower ones have too few
+digits for it.
 
 A score s and its change are recomputed, and rounded by eps |s|, relative to their key's weight: together by some
 4 eps |s|, at the limit 2e-4 of what the flip changes there. Two forward passes round the scores of other keys alike,

@@ -36,9 +36,9 @@ READING = 1e-9
 """Seconds in which a forward pass reads a symbol, at least."""
 
 CERTAIN_SCORE = 32.0
-"""Beyond this score, the bound of the rounding of outputs grows with the score. A choice of keys that rounding turns at
-some flip, it need not turn in the few runs that the bound is made of: without this, flips of deep models without
-normalisation were off by up to 1,400 times what was stated."""
+"""Beyond this score, the bound of the rounding of outputs grows with the score, and beyond `incremental.LARGEST_SCORE`
+nothing is resolved. A choice of keys that rounding turns at some flip, it need not turn in the few runs that the bound
+is made of: flips of deep float32 models without normalisation were off by up to 1,400 times what was stated."""
 
 HALF_UNIT = 4.0
 """Without a measured doubt, an output is taken to be off by this many of its roundings."""

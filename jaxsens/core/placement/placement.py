@@ -227,7 +227,7 @@ class Placement:
         memory_budget: bytes on each device for the model, what the flips of an input share, their table, and the
             temporary memory of all threads together; None for what the first two take and 2 GiB more on CPU, 8 GiB
             more on a GPU, 12 GiB more on a TPU, but no more than the device has. Beside that, a sweep then holds the
-            model and the unflipped inputs of up to two points more, for which it compiles meanwhile.
+            model and the unflipped inputs of up to two short points more, for which it compiles meanwhile.
 
     Raises:
         InputError: naming each unusable field.

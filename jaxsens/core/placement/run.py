@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 from jaxsens.core.base import stopping
 from jaxsens.core.base.programs import numerics, resolved
 from jaxsens.core.engines.engine import Engine, FlipBlock
+from jaxsens.core.engines.incremental import LARGEST_SCORE
 from jaxsens.core.engines.vmap import CERTAIN_SCORE
 from jaxsens.core.measures.formulas import is_whole
 from jaxsens.core.placement.placement import Placement, ProcessGroup
@@ -160,7 +161,9 @@ class Measuring:
         if runner.subtracts and self.error_bounds is not None and len(flips):
             dtype = "float64" if jnp.result_type(float) == jnp.float64 else "float32"
             bound = self.error_bounds(inputs, dtype, ready.output)
-            bound *= np.maximum(1, np.max(ready.sizes, axis=1, initial=0) / CERTAIN_SCORE)[:, None]
+            scores = np.max(ready.sizes, axis=1, initial=0)[:, None]
+            factor = np.where(scores > LARGEST_SCORE[dtype], np.inf, np.maximum(1, scores / CERTAIN_SCORE))
+            bound = np.where(bound > 0, factor, 1) * bound
             if runner.wider is not None:  # a change as large as the output itself may not be resolved
                 sizes = (np.linalg.norm(np.asarray(one, np.float64), axis=1) for one in (ready.output, bound))
                 lost = ~resolved(*sizes)[number]

@@ -376,6 +376,10 @@ def _changed(table: str, before: dict[str, object], now: dict[str, object]) -> l
 # The jobs
 
 
+_SHORT = 2**20
+"""The symbols of a point's inputs, times their length, up to which it takes little memory, and compiling most time."""
+
+
 class PointsJob(Job[Point, PointMetadata]):
     """Measures the points of a sweep in a directory.
 
@@ -431,13 +435,14 @@ class PointsJob(Job[Point, PointMetadata]):
             return self._measured(item, reporter, replace(self.sweep.placement, mesh=self.sharing.mesh))
 
     def compile_ahead(self, item: Point) -> None:
-        """Compiles for a point. Code and folders of others are left to the main thread, and a budget to one point."""
-        source, placement = item.source, self.sweep.placement
+        """Compiles for a short point, if there is a core to spare. Code and folders of others are left to the main
+        thread, and a budget to one point."""
+        source, placement, tokens = item.source, self.sweep.placement, item.tokens()
         known = source.network is not None and source.weights not in ("own", "published")
-        if known and self.sharing is None and placement.memory_budget is None:
+        short = tokens.size * item.n <= _SHORT and placement.memory_budget is None
+        if known and short and self.sharing is None and os.cpu_count() != 1:
             with np.errstate(all="ignore"):  # its warnings would be taken for those of the point in progress
-                arguments = item.model(), item.tokens(), item.seed, placement, item.seeds
-                item.measure.compile_ahead(*arguments)
+                item.measure.compile_ahead(item.model(), tokens, item.seed, placement, item.seeds)
 
     def _measured(self, item: Point, reporter: Reporter, placement: Placement) -> PointMetadata:
         began = time.perf_counter()

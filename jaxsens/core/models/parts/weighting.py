@@ -163,7 +163,7 @@ class Weighting(Part):
         return scores
 
     def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
-        """Returns the log of each row's sum of exponentiated scores; 0 for weightings without exponentials."""
+        """Returns the log of each row's sum of exponentiated scores, which tells how large they are; 0 if hard."""
         del visible
         return jnp.zeros(scores.shape[:-1], scores.dtype)
 
@@ -383,7 +383,6 @@ class Sigmoid(Tempered):
         return shares, jnp.ones((*shares.shape[:-1], 1), shares.dtype)
 
     def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
-        """Returns log sum_j exp(s_j), which tells how large scores are; no weight depends on it."""
         return _log_sum(scores, visible)
 
 
@@ -442,6 +441,9 @@ class Sparsemax(Weighting):
         shares = jnp.where(visible, jnp.maximum(shifted - sparsemax_threshold(shifted), 0), 0)
         return shares, jnp.ones_like(best)
 
+    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
+        return _log_sum(scores, visible)
+
 
 @dataclass(frozen=True)
 class Entmax(Tempered):
@@ -466,6 +468,9 @@ class Entmax(Tempered):
         shares = jnp.where(visible, entmax_shares((alpha - 1) * _below_best(scores, visible)[0], alpha), 0)
         total = jnp.sum(shares, axis=-1, keepdims=True)
         return shares, jnp.where(total > 0, total, 1)
+
+    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
+        return _log_sum(scores, visible)
 
 
 def _masked(scores: Keys, visible: Seen) -> Shares:
