@@ -142,8 +142,8 @@ def unreliable(model: Model, n: int, passed: ForwardPass, widens: bool) -> str |
     Either the model is exact only up to a smaller length, or its dtype cannot resolve its attention scores. With
     `widens`, float64 is assumed: the engine measures in float64 what float32 does not resolve. Only scores of keys with
     weight matter, so the check uses the log-normaliser of each row, which is within log n of the largest score; in the
-    last layer only the readout row's. Hard weightings are skipped, as is a constructed model up
-    to its `exact_length`.
+    last layer only the readout row's. Hard weightings are skipped, as is a constructed model up to its
+    `exact_length`.
     """
     config, limit = model.config, model.exact_length
     if limit is not None and n > limit:

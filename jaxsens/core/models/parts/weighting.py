@@ -163,9 +163,9 @@ class Weighting(Part):
         return scores
 
     def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
-        """Returns the log of each row's sum of exponentiated scores, which tells how large they are; 0 if hard."""
-        del visible
-        return jnp.zeros(scores.shape[:-1], scores.dtype)
+        """Returns log sum_j exp(s_j) over the visible keys, which tells how large scores are even if no weight depends
+        on it; 0 for a row that sees none, and if `hard`."""
+        return _log_sum(scores, visible)
 
 
 @dataclass(frozen=True)
@@ -230,10 +230,6 @@ class Softmax(Tempered):
         unnormalised, _ = _powers(scores, visible)
         total = jnp.sum(unnormalised, axis=-1, keepdims=True)
         return unnormalised, jnp.where(total > 0, total, 1)
-
-    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
-        """Returns log sum_j exp(s_j) over the visible keys; 0 for a row that sees none."""
-        return _log_sum(scores, visible)
 
 
 @dataclass(frozen=True)
@@ -382,9 +378,6 @@ class Sigmoid(Tempered):
         shares = jnp.where(visible, jax.nn.sigmoid(scores), 0)
         return shares, jnp.ones((*shares.shape[:-1], 1), shares.dtype)
 
-    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
-        return _log_sum(scores, visible)
-
 
 @dataclass(frozen=True)
 class HardWeighting(Weighting):
@@ -402,6 +395,10 @@ class HardWeighting(Weighting):
         # A NaN score makes its row NaN, as under softmax; comparisons would not notice it.
         chosen = jnp.where(jnp.isnan(best), jnp.nan, chosen)
         return chosen, jnp.maximum(jnp.sum(chosen, axis=-1, keepdims=True), 1)
+
+    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
+        del visible
+        return jnp.zeros(scores.shape[:-1], scores.dtype)
 
 
 @dataclass(frozen=True)
@@ -441,9 +438,6 @@ class Sparsemax(Weighting):
         shares = jnp.where(visible, jnp.maximum(shifted - sparsemax_threshold(shifted), 0), 0)
         return shares, jnp.ones_like(best)
 
-    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
-        return _log_sum(scores, visible)
-
 
 @dataclass(frozen=True)
 class Entmax(Tempered):
@@ -468,9 +462,6 @@ class Entmax(Tempered):
         shares = jnp.where(visible, entmax_shares((alpha - 1) * _below_best(scores, visible)[0], alpha), 0)
         total = jnp.sum(shares, axis=-1, keepdims=True)
         return shares, jnp.where(total > 0, total, 1)
-
-    def log_normaliser(self, scores: Keys, visible: Seen) -> Float[Array, "*rows"]:
-        return _log_sum(scores, visible)
 
 
 def _masked(scores: Keys, visible: Seen) -> Shares:
