@@ -211,6 +211,11 @@ def _preempted() -> bool:
         return False
 
 
+def cores() -> int:
+    """Returns the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class Placement:
     """Where flips are measured: on which devices, in which batches, within which memory.
@@ -280,7 +285,7 @@ class Placement:
         spreads work over several devices, and one thread keeps an accelerator busy."""
         if self.local.size > 1 or not self.platform.threads:
             return 1
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return cores()
 
     def check(self) -> None:
         """Raises `Stopped` after a signal; if processes share the mesh, in all of them at the same place."""

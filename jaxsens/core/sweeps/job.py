@@ -352,8 +352,9 @@ _AHEAD = 8
 def _compiling_ahead(job: Job[Item, Row], items: Sequence[Item]) -> Iterator[Callable[[Item], None]]:
     """Compiles for the first items of the next groups, in two threads: where an item waits for one, a core is free.
     Yields what is told of each item before it is computed: what has not begun for its group is left to it."""
-    begins = {item.group: item for item in reversed(items)}
-    waiting = {item.group: begins[item.group] for item in items}
+    waiting: dict[tuple[str, int], Item] = {}
+    for item in items:
+        waiting.setdefault(item.group, item)
     ahead: dict[tuple[str, int], Future[None]] = {}
     threads = ThreadPoolExecutor(2, "jaxsens ahead")
 

@@ -177,8 +177,8 @@ class Measurement:
 
     def _options(self, n: int, seed: int, placement: Placement | None, calls: int) -> dict[str, Any]:
         engine = self.engine_at(n).seeded(seed).shared_by(calls)
-        given = self.flips_at(n, seed), self.measure, engine, placement
-        return dict(zip(("flips", "measure", "engine", "placement"), given, strict=True))
+        flips = self.flips_at(n, seed)
+        return {"flips": flips, "measure": self.measure, "engine": engine, "placement": placement}
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from jaxsens.core.base.files import there_are, write_text
 from jaxsens.core.base.registry import entries
 from jaxsens.core.base.sealed import DamagedFile
 from jaxsens.core.base.text import print_text
-from jaxsens.core.placement.placement import Placement, ProcessGroup
+from jaxsens.core.placement.placement import Placement, ProcessGroup, cores
 from jaxsens.core.results.result import FlipSensitivity
 from jaxsens.core.sweeps.inputs import Inputs
 from jaxsens.core.sweeps.job import Job, Outcome, Record, read_finished, run, write_table
@@ -440,7 +440,7 @@ class PointsJob(Job[Point, PointMetadata]):
         source, placement, tokens = item.source, self.sweep.placement, item.tokens()
         known = source.network is not None and source.weights not in ("own", "published")
         short = tokens.size * item.n <= _SHORT and placement.memory_budget is None
-        if known and short and self.sharing is None and os.cpu_count() != 1:
+        if known and short and self.sharing is None and cores() > 1:
             with np.errstate(all="ignore"):  # its warnings would be taken for those of the point in progress
                 item.measure.compile_ahead(item.model(), tokens, item.seed, placement, item.seeds)
 

@@ -208,32 +208,28 @@ def test_three_layers_are_resolved_in_float32_and_no_flip_is_off_by_more_than_it
 # Resolutions
 
 
-def in_both_dtypes(config, seed, word, engine):
-    """A float32 model's flips, measured in its arithmetic and in float64."""
-    model, flips = jaxsens.Transformer(config, seed=seed), jaxsens.Substitute(sample=64)
-    parameters = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
-    exact = jaxsens.Transformer(config.replace(dtype="float64"), parameters=parameters)
-    return [
-        jaxsens.flip_sensitivity(one, word, flips, engine=engine, progress=False) for one in (model, exact)
-    ]
+def as_stated(seed, n, engine="vmap", **options):
+    """Whether every flip of a float32 model is off by no more than its resolution."""
+    config, flips = jaxsens.TransformerConfig(8, **options), jaxsens.Substitute(sample=64)
+    model, word = jaxsens.Transformer(config, seed=seed), np.random.default_rng(seed).integers(0, 8, n)
+    wide = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), model.parameters)
+    exact = jaxsens.Transformer(config.replace(dtype="float64"), parameters=wide)
+    asked = {"tokens": np.append(word, 8), "flips": flips, "engine": engine, "progress": False}
+    found, true = (jaxsens.flip_sensitivity(one, **asked) for one in (model, exact))
+    return np.all(np.abs(found.values - true.values) <= found.resolution + true.resolution)
 
 
-@pytest.mark.parametrize(
-    ("weighting", "layers", "seed", "engine"),
-    [("softmax", 4, 1, "incremental"), ("temperature-linear", 3, 1, "vmap"), ("entmax-1.5", 6, 0, "vmap")],
+LARGE = (
+    ("softmax", 4, 63, 1, "incremental"),
+    ("temperature-linear", 3, 63, 1, "vmap"),
+    ("entmax-1.5", 6, 31, 0, "vmap"),
 )
-def test_what_is_stated_of_large_scores_holds_where_rounding_turns_the_choice_of_a_key(
-    weighting, layers, seed, engine
-):
-    sizes = {"width": 64, "layers": layers, "feed_forward": 256, "weighting": weighting}
-    word = np.append(np.random.default_rng(seed).integers(0, 8, 63), 8)
-    narrow, wide = in_both_dtypes(jaxsens.TransformerConfig(8, **sizes), seed, word, engine)
-    assert np.all(np.abs(narrow.values - wide.values) <= narrow.resolution + wide.resolution)
+
+
+@pytest.mark.parametrize(("weighting", "layers", "n", "seed", "engine"), LARGE)
+def test_what_is_stated_holds_where_rounding_turns_a_choice(weighting, layers, n, seed, engine):
+    assert as_stated(seed, n, engine, width=64, layers=layers, feed_forward=256, weighting=weighting)
 
 
 def test_what_is_stated_of_the_one_output_of_a_large_model_holds_where_one_run_shows_little_rounding():
-    config = jaxsens.TransformerConfig(8, width=256, layers=2, feed_forward=1024, logits=1)
-    narrow, wide = in_both_dtypes(
-        config, 7, np.append(np.random.default_rng(7).integers(0, 8, 31), 8), "vmap"
-    )
-    assert np.all(np.abs(narrow.values - wide.values) <= narrow.resolution + wide.resolution)
+    assert as_stated(7, 31, width=256, layers=2, feed_forward=1024, logits=1)
